@@ -125,6 +125,7 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff check --quiet --select COM812 .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell *.md .github bench boc demo deploy docs encoders examples indexing
 
 types: install
 	$(BIN)/mypy

@@ -1,4 +1,4 @@
-"""Types of the arguments and options of scripts."""
+"""Types of script arguments and options."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 """Search pictures by sentences, and sentences by pictures, on an inverted index.
 
-The names below are public: ``boc.open("photos")``. Each name is loaded on first use, so that
+The names below are public, for example ``boc.open("photos")``. Each name is loaded on first use, so
 ``import boc`` stays fast.
 """
 

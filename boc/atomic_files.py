@@ -1,5 +1,5 @@
-"""Atomic files: a file is complete or missing, because it is written under a temporary name,
-synced, and renamed."""
+"""Write files atomically. A file is either complete or missing, because it is written under a
+temporary name, synced, and renamed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sync(path: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        # Some network disks sync files, but no folders.
+        # Some network disks can sync files but not folders.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP) or not path.is_dir():
             raise
     finally:
@@ -44,16 +44,16 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; if the block succeeds, rename the file to ``path``
     and sync it.
 
-    BocError if the folder cannot be written.
+    Raises BocError if the folder is not writable.
     """
     temporary = path.with_name(f".{path.name}.tmp")
     check_writable(path)
     try:
         with file_lock(temporary, f"{path} is"):
-            temporary.open("w").close()  # empties what a killed process left
+            temporary.open("w").close()  # remove the remains of a killed process
             mode = stat.S_IMODE(temporary.stat().st_mode)
             yield temporary
-            temporary.chmod(mode)  # some libraries make the file private
+            temporary.chmod(mode)  # some libraries create private files
             sync(temporary)
             temporary.replace(path)
             sync(path.parent)
@@ -64,7 +64,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace the file ``path`` by ``text`` (UTF-8) atomically."""
+    """Atomically replace the contents of the file ``path`` with ``text`` (UTF-8)."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -87,11 +87,12 @@ def check_writable(path: Path) -> None:
 
 @contextmanager
 def file_lock(path: Path, what: str, *, keep: bool = False) -> Iterator[None]:
-    """Create and lock the file ``path``; at the end delete it, unless ``keep``.
+    """Create and lock the file ``path``, and delete it at the end unless ``keep`` is true.
 
-    The lock ends with the process, however the process ends. BocError if another process holds the
-    lock; ``what`` is the subject of its message, with "is". BocError for a disk without locks, as
-    some network disks are: nothing else keeps two writers apart. Readers take no lock.
+    The lock ends with the process, even if the process is killed. Raises BocError if another
+    process holds the lock; ``what`` is the subject of the message and includes "is". Raises
+    BocError if the disk does not support locks, as on some network disks, which prevent two
+    processes from writing at once. Readers need no lock.
     """
     while True:
         with path.open("a") as handle:
@@ -110,7 +111,7 @@ def file_lock(path: Path, what: str, *, keep: bool = False) -> Iterator[None]:
                     "two processes from writing at once; take a folder on a local disk",
                 ) from error
             if not _is(path, handle.fileno()):
-                continue  # another process has removed the file that was opened here
+                continue  # another process has removed the file since it was opened
             try:
                 yield
             finally:
@@ -120,7 +121,7 @@ def file_lock(path: Path, what: str, *, keep: bool = False) -> Iterator[None]:
 
 
 def _is(path: Path, descriptor: int) -> bool:
-    """Return whether ``descriptor`` is the file that is now at ``path``."""
+    """Return whether the open file ``descriptor`` is still the file at ``path``."""
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except FileNotFoundError:
@@ -129,7 +130,7 @@ def _is(path: Path, descriptor: int) -> bool:
 
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
-    """Lock ``folder`` against other writing processes, as ``file_lock`` does."""
+    """Lock ``folder`` so that no other process writes to it, as ``file_lock`` does."""
     new = not folder.exists()
     check_writable(folder / ".lock")
     with ExitStack() as held:
@@ -145,20 +146,20 @@ def sole_writer(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def open_whole(path: Path, opener: Callable[[str, int], int] | None = None) -> Iterator[BinaryIO]:
-    """Open a regular file for reading. OSError for a pipe, which may never get a writer, and for a
-    device, which may never end."""
+    """Open a regular file for reading. Raises OSError for a pipe, which may never get a writer, and
+    for a device, whose data may never end."""
     with open(
         path,
         "rb",
         opener=opener or (lambda name, flags: os.open(name, flags | os.O_NONBLOCK)),
     ) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "no regular file", str(path))
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
         yield file
 
 
 def sha256(*paths: Path, opener: Callable[[str, int], int] | None = None) -> str:
-    """Return the hex digest of the concatenated bytes of files."""
+    """Return the SHA-256 digest, in hex, of the concatenated files."""
     digest = hashlib.sha256()
     for path in paths:
         feed(digest, path, opener)
@@ -166,7 +167,7 @@ def sha256(*paths: Path, opener: Callable[[str, int], int] | None = None) -> str
 
 
 def json_sha256(value: object) -> str:
-    """Return the hex digest of a value as JSON."""
+    """Return the SHA-256 digest, in hex, of a value written as JSON."""
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
@@ -175,8 +176,8 @@ def feed(
     path: Path,
     opener: Callable[[str, int], int] | None = None,
 ) -> None:
-    """Add the bytes of a file to a digest, in blocks. (``hashlib.file_digest`` needs Python
-    3.11.)"""
+    """Add the bytes of a file to a digest, block by block. ``hashlib.file_digest`` needs Python
+    3.11."""
     with open_whole(path, opener) as handle:
         while block := handle.read(1 << 20):
             digest.update(block)

@@ -1,4 +1,4 @@
-"""Checks of the installation: packages, C modules, models. The checks change nothing."""
+"""Check the installation (packages, C modules, models) without changing it."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check: its subject, the finding in one line, and the next step. A
-    ``problem`` prevents searches."""
+    """Result of one check, with its subject, a one-line finding and the next step. A ``problem``
+    prevents searches."""
 
     state: State
     about: str

@@ -1,7 +1,8 @@
-"""Errors that a user can correct: a message names the value and the rule, its hint the next step.
+"""Errors that a user can correct. A message names the value and the rule, and its hint names the
+next step.
 
-A hint uses the words of the command line, and marks options and commands: ``<--find>``, ``<boc copy
-photos --replace>``. Python and the JSON interface each translate these marks.
+A hint is worded for the command line and marks options and commands: ``<--find>``, ``<boc copy
+photos --replace>``. Python and the JSON interface translate these marks.
 
 >>> error = BocError("no pictures", "leave out <--ocr>, or repeat it: <boc index pets --replace>")
 >>> str(error)
@@ -16,7 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-SHOWN = 3  # reasons in a message
+SHOWN = 3  # largest number of reasons in a message
 ADVICE = {
     errno.EMFILE: "this process may open no more files; raise its limit: ulimit -n 4096",
     errno.ENFILE: "the machine has too many open files; close other programs",
@@ -32,8 +33,7 @@ ADVICE = {
 
 
 def advice(error: OSError) -> str:
-    """Return the next step for an error of the operating system that does not mean a damaged
-    file."""
+    """Return the next step for an operating-system error that does not indicate a damaged file."""
     return ADVICE.get(error.errno or 0, "check the path, its permissions and the free space")
 
 
@@ -56,7 +56,7 @@ function."""
 
 
 def python_words(mark: str) -> str:
-    """Translate the mark of a hint into Python."""
+    """Translate a hint's mark into Python."""
     if mark in PYTHON:
         return PYTHON[mark]
     command, *options = re.split(" (?=--)", mark)
@@ -71,7 +71,7 @@ def python_words(mark: str) -> str:
 
 
 def worded(error: BaseException, words: Callable[[str], str] = python_words) -> str:
-    """Return the text of an error or a warning; ``words`` renders the marks of its hint."""
+    """Return the text of an error or a warning. ``words`` renders the marks in its hint."""
     if not isinstance(error, _HintedError):
         return str(error)
     message, hint = error.args
@@ -79,7 +79,7 @@ def worded(error: BaseException, words: Callable[[str], str] = python_words) -> 
 
 
 class _HintedError(Exception):
-    """A message, and a hint with marks."""
+    """Message with a hint that contains marks."""
 
     def __init__(self, message: str = "", hint: str = "") -> None:
         super().__init__(message, hint)
@@ -89,27 +89,26 @@ class _HintedError(Exception):
 
 
 class BocError(_HintedError):
-    """An error that the user can correct. The command line prints it as one line and exits with
-    status 1.
+    """Error that the user can correct. The command line prints it as one line and exits with status
+    1.
 
-    ``http_status`` is the status of a web service: 400 if the request is at fault, 500 and 503 if
-    the service is."""
+    ``http_status`` is the response status of the web service: 400 if the request is at fault, 500
+    or 503 if the service is at fault."""
 
     http_status = 400
 
 
 class BocWarning(_HintedError, UserWarning):  # noqa: N818
-    """A warning that boc did something differently than requested; the message says how to avoid
-    it."""
+    """Warning that boc deviated from the request; the message explains how to avoid it."""
 
 
 class CutShort(BocWarning):
-    """A warning that the end of a picture file is missing; the rest was read."""
+    """Warning that the end of a picture file is missing; the rest was read."""
 
 
 class LeftOut(BocWarning):
-    """A warning of entries of ``what`` that could not be used, each with its reason; the message
-    has the first few."""
+    """Warning about unusable entries of ``what``, each with a reason; the message lists the first
+    few."""
 
     def __init__(self, what: str, reasons: Sequence[str]) -> None:
         more = "; ..." if len(reasons) > SHOWN else ""
@@ -118,7 +117,7 @@ class LeftOut(BocWarning):
 
 
 def leave_out(what: str, reasons: Sequence[str]) -> None:
-    """Warn of the entries that could not be used, if there are any."""
+    """Warn about unusable entries, if any."""
     if reasons:
         warnings.warn(LeftOut(what, reasons), stacklevel=3)
 
@@ -129,11 +128,11 @@ def note(message: str, hint: str = "", *, level: int = 2) -> None:
 
 
 class ImageError(BocError):
-    """A single image cannot be used."""
+    """An image cannot be used."""
 
 
 class SourceError(BocError):
-    """A folder, table or feature file given as input cannot be read."""
+    """An input folder, table or feature file cannot be read."""
 
 
 class FeatureFileError(SourceError):
@@ -141,19 +140,19 @@ class FeatureFileError(SourceError):
 
 
 class ManifestError(BocError):
-    """The manifest of an index is damaged, or of a version that this one cannot read."""
+    """An index manifest is damaged, or its version is not supported."""
 
     http_status = 503
 
 
 class BackendError(BocError):
-    """An engine refused a request, or lacks what it needs."""
+    """An engine refused a request, or lacks a feature that the request needs."""
 
 
 class UnreachableError(BackendError):
-    """A server gave no complete answer: no connection, no trust, a timeout, or a cut-off answer.
-    The server may have executed the request. A load that this error stops can be continued later.
-    ``late`` marks a timeout."""
+    """A server sent no complete response, because of a connection failure, an untrusted
+    certificate, a timeout, or a truncated response. The server may have executed the request. A
+    load stopped by this error can be continued later. ``late`` marks a timeout."""
 
     late = False
     http_status = 503
@@ -167,8 +166,8 @@ class EncoderError(BocError):
 
 @contextmanager
 def needing(what: str, extra: str, kind: type[BocError] = BocError) -> Iterator[None]:
-    """Turn the error about a missing package into an error of ``kind``, which names the extra that
-    ``what`` needs."""
+    """Convert an ImportError to an error of type ``kind`` that names the extra required by
+    ``what``."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -180,10 +179,10 @@ def needing(what: str, extra: str, kind: type[BocError] = BocError) -> Iterator[
 
 
 def check_system(path: object, error: BaseException, kind: type[BocError] = BocError) -> None:
-    """Raise ``kind`` if ``error`` comes from the operating system, such as too many open files, and
-    does not mean that ``path`` is damaged.
+    """Raise ``kind`` for an operating-system error, such as too many open files, that does not mean
+    that ``path`` is damaged.
 
-    Handlers that treat every other error as damage call it first.
+    Handlers that treat every other error as damage call this function first.
     """
     if isinstance(error, OSError) and error.errno in ADVICE:
         raise kind(f"{path}: cannot be read ({error.strerror}); {advice(error)}") from error

@@ -1,4 +1,5 @@
-"""Values from untrusted bytes: memory is reserved only for data that the bytes really contain."""
+"""Read values from untrusted bytes, allocating memory only for data that the bytes really
+contain."""
 
 import io
 import json
@@ -22,8 +23,8 @@ from boc.atomic_files import open_whole
 
 T = TypeVar("T")
 
-DEEPEST = 32  # levels of nested lists and objects
-LARGEST = 10**15  # magnitude of a learned number: its products stay finite
+DEEPEST = 32  # largest depth of nested lists and objects
+LARGEST = 10**15  # largest magnitude of a learned number; products stay finite
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=LARGEST)]
 Number: TypeAlias = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
 DAMAGE = (
@@ -41,13 +42,13 @@ DAMAGE = (
     zlib.error,
 )
 """Errors that libraries raise for damaged files of arrays."""
-# An untrusted array may have this many times the bytes of its file; numbers hardly pack tighter.
+# Largest ratio of an untrusted array's size to its file size; real numbers rarely compress further.
 PACKED = 16
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text. ValueError if the text is not JSON, or nested so deeply that
-    Python would fail on it later."""
+    """Parse JSON. Raises ValueError if the text is not JSON, or is nested so deeply that Python
+    would fail on it later."""
     try:
         value = json.loads(text)
     except RecursionError:
@@ -66,15 +67,16 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """Return the value of a JSON file. ValueError as ``parse_json``, OSError as ``open_whole``."""
+    """Read a JSON file. Raises ValueError as in ``parse_json``, and OSError as in
+    ``open_whole``."""
     with open_whole(path) as file:
         return parse_json(file.read())
 
 
 def typed(value: Any, kind: type[T], *, strict: bool = True) -> T:
-    """Return a JSON value as ``kind``, whose annotations declare its entries. ValueError, with the
-    entry, its value and the rule, for a value of another type or out of range, and for a missing or
-    unknown entry. If not ``strict``, texts are converted to numbers, true and false."""
+    """Convert a JSON value to ``kind``, whose annotations declare the entries. Raises ValueError,
+    which names the entry, the value and the rule, for an invalid type, a value out of range, or a
+    missing or unknown entry. If not ``strict``, strings are converted to numbers and booleans."""
     if is_dataclass(kind) and isinstance(value, dict):
         unknown = value.keys() - {field.name for field in fields(kind)}
         if unknown:
@@ -91,8 +93,8 @@ def typed(value: Any, kind: type[T], *, strict: bool = True) -> T:
 
 
 def read_npy(data: bytes) -> NDArray[Any]:
-    """Return the array in the bytes of an .npy file, read-only. ValueError unless its header fits
-    the bytes exactly."""
+    """Return the array in the bytes of an .npy file, read-only. Raises ValueError unless its header
+    matches the bytes exactly."""
     file = io.BytesIO(data)
     header = {
         (1, 0): np.lib.format.read_array_header_1_0,
@@ -107,7 +109,9 @@ def read_npy(data: bytes) -> NDArray[Any]:
         or not dtype.itemsize
         or math.prod(shape) * dtype.itemsize != len(data) - file.tell()
     ):
-        raise ValueError(f"an array of shape {shape} and type {dtype} in {len(data)} bytes")
+        raise ValueError(
+            f"a header of shape {shape} and type {dtype} does not match {len(data)} bytes",
+        )
     flat: NDArray[Any] = np.frombuffer(
         data,
         dtype,
@@ -122,14 +126,14 @@ def read_archive(
     names: Collection[str] | None = None,
     packed: int = 1,
 ) -> dict[str, NDArray[Any]]:
-    """Return the arrays in an ``.npz`` file, whose names must be among ``names``. ValueError for
-    other names, and for an archive with more than ``packed`` times the bytes of its file, since
-    packed zeros would fill the memory. For damage also the errors of ``zipfile``."""
+    """Return the arrays in an ``.npz`` file, whose names must be in ``names``. Raises ValueError
+    for other names, and for an archive that unpacks to more than ``packed`` times its file size,
+    since packed zeros could fill the memory. Raises ``zipfile`` errors for a damaged archive."""
     with open_whole(path) as whole, zipfile.ZipFile(whole) as archive:
         members = archive.infolist()
         known = {member.filename.removesuffix(".npy"): member for member in members}
         if len(known) < len(members) or not known.keys() <= set(known if names is None else names):
-            raise ValueError("arrays of other names")
+            raise ValueError("unexpected names of arrays")
         most = packed * os.fstat(whole.fileno()).st_size
         forms = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
         if (
@@ -140,12 +144,12 @@ def read_archive(
                 f"more than {packed} times the bytes of its file, or packed in another way than "
                 "by numpy",
             )
-        # Unpack no more of a member than its claimed size.
+        # Unpack at most the claimed size of a member.
         return {
             name: read_npy(archive.open(each).read(each.file_size)) for name, each in known.items()
         }
 
 
 def are_moderate(array: NDArray[Any]) -> bool:
-    """Return whether the numbers of an array are finite and not too large to be multiplied."""
+    """Return whether all numbers in an array are finite and small enough to multiply."""
     return array.dtype.kind in "bSU" or float(np.abs(array).max(initial=0)) <= LARGEST

@@ -257,7 +257,9 @@ class Index:
                 progress=progress_of(progress),
             )
         elif (id, ids, fields) != (None, None, None):
-            raise BocError("id, ids and fields are of single pictures; give metadata= for others")
+            raise BocError(
+                "id, ids and fields apply only to single pictures; give metadata= for others",
+            )
         else:
             report = add_items(
                 self.name,
@@ -382,6 +384,6 @@ def _several(ids: str | Iterable[str]) -> list[str]:
 def _text(argument: str, value: object) -> str:
     if not isinstance(value, str):
         raise BocError(
-            f"{argument} must be text, got {value!r}; give the id of one item, as a hit has it",
+            f"{argument} must be text, got {value!r}; give the id of an item, such as a hit's id",
         )
     return value

@@ -1,7 +1,7 @@
-"""Labels of terms, and the words of sentences from which labels are made.
+"""Label terms with typical words and pictures, and extract these words from sentences.
 
-A label lists the words and pictures that are typical of a term, or of a centroid of a codebook. A
-word is typical if it is more frequent around a term than in general, by the z-score of their
+A label lists the words and pictures that are typical of a term, or of a codebook centroid. A word
+is typical if it is more frequent near the term than in general, measured by the z-score of the
 log-odds ratio with an informative Dirichlet prior (Monroe, Colaresi & Quinn, Fightin' Words,
 Political Analysis 2008, eqs. 16 and 22).
 """
@@ -31,15 +31,15 @@ from boc.vectors import Ints
 WORDS = 5  # words per label
 EXAMPLES = 3
 CAPTIONS = 50  # captions searched per term
-BACKGROUND = 10_000  # captions of the background sample
-PRIOR = 10.0  # weight of the prior, in captions of the background
-SIGNIFICANT = 1.64  # smallest z-score of a word in a label (5 %, one-sided)
+BACKGROUND = 10_000  # captions in the background sample
+PRIOR = 10.0  # weight of the prior, as a number of background captions
+SIGNIFICANT = 1.64  # smallest z-score of a label's word (5 %, one-sided)
 
 _WORD = re.compile(r"(?<![\w\[])[^\W\d_]+(?:['\u2019-][^\W\d_]+)*")
 
 
 class Box(NamedTuple):
-    """A region of a picture, as fractions of its width and height."""
+    """Region of a picture, as fractions of the picture's width and height."""
 
     x1: float
     y1: float
@@ -49,7 +49,7 @@ class Box(NamedTuple):
 
 @dataclass(frozen=True)
 class Example:
-    """A picture that is typical of a term; with ``box``, this region of it."""
+    """Picture, or region ``box`` of a picture, that is typical of a term."""
 
     id: str
     content: str
@@ -58,7 +58,8 @@ class Example:
 
 @dataclass(frozen=True)
 class Label:
-    """Words and pictures that are typical of a term, most typical first. Either may be empty."""
+    """Words and pictures that are typical of a term, most typical first. Either list may be
+    empty."""
 
     words: tuple[str, ...] = ()
     examples: tuple[Example, ...] = ()
@@ -66,10 +67,10 @@ class Label:
 
 @cache
 def stop_words() -> frozenset[str]:
-    """Return English stop-words, in lower case: scikit-learn's list of 318.
+    """Return scikit-learn's 318 English stop-words, in lower case.
 
-    The paper (BoC, section IV) names no list. The list also has words that pictures can show, such
-    as "fire". It is stored as a file, because scikit-learn takes seconds to load.
+    The paper (BoC, section IV) does not name a list. This list includes words that pictures can
+    show, such as "fire". It is stored in a file, because scikit-learn takes seconds to load.
     """
     return frozenset((files("boc") / "stop_words.txt").read_text(encoding="utf-8").split())
 
@@ -87,8 +88,8 @@ def content_words(sentence: str) -> list[str]:
 
 
 def whole_words(pieces: Sequence[str]) -> tuple[list[str], Ints]:
-    """Join word-pieces into words, in lower case; return the words, and the number of each piece's
-    word. "##..." continues a word.
+    """Join word-pieces into lower-case words. Return the words, and the index of each piece's word.
+    A piece "##..." continues a word.
 
     >>> words, of = whole_words(["a", "snow", "##board", "##ing", "dogs"])
     >>> words, of.tolist()
@@ -111,10 +112,11 @@ def distinctive(
     general: Mapping[str, int],
     total: float,
 ) -> list[str]:
-    """Return the over-represented words of ``counts``, most significant first, ties alphabetical.
+    """Return the over-represented words in ``counts``, most significant first, with ties in
+    alphabetical order.
 
-    ``counts`` has the counts of words in ``size`` captions (or occurrences), ``general`` their
-    counts in the ``total`` captions of the background.
+    ``counts`` contains word counts in ``size`` captions (or occurrences), and ``general`` contains
+    word counts in the ``total`` background captions.
     """
     if not size or not total:
         return []
@@ -137,11 +139,11 @@ def _log_odds(count: float, total: float) -> float:
 
 @dataclass
 class IndexLabels:
-    """Labels of the terms of any code, from the index itself: a search for each term finds the
-    items with the largest frequencies of it.
+    """Term labels for any code, made from the index itself. A search for each term finds the items
+    in which it is most frequent.
 
-    The background is at most ``sample`` captions, spread evenly over the index; without captions a
-    label has pictures only. Items are read once, in full, for the first label.
+    The background is a sample of at most ``sample`` captions, spread evenly over the index. Without
+    captions, labels contain only pictures. The first label reads all items once.
     """
 
     index: Engine
@@ -157,7 +159,7 @@ class IndexLabels:
 
     @cached_property
     def background(self) -> tuple[Counter[str], int]:
-        """The number of captions of the sample with each word, and the size of the sample."""
+        """Return the number of sampled captions that contain each word, and the sample size."""
         captions = (item.content for item in self.index.items() if item.modality == "text")
         step = math.ceil(max(1, self.index.manifest.items["text"]) / self.sample)
         sample = [set(content_words(caption)) for caption in islice(captions, 0, None, step)]
@@ -178,7 +180,7 @@ class _Row(Struct):
 
 
 def pack_labels(labels: Sequence[Label]) -> NDArray[np.uint8]:
-    """Write labels as the bytes of a JSON text, uint8 (n,), which can be stored without pickle."""
+    """Encode labels as JSON bytes, uint8 (n,), which can be stored without pickle."""
     rows = [
         {"words": label.words, "examples": [[e.id, e.content, e.box] for e in label.examples]}
         for label in labels
@@ -187,8 +189,8 @@ def pack_labels(labels: Sequence[Label]) -> NDArray[np.uint8]:
 
 
 def unpack_labels(packed: NDArray[np.uint8]) -> list[Label]:
-    """Read the labels that ``pack_labels`` wrote; no labels for an empty array. ManifestError for
-    other bytes."""
+    """Decode labels from ``pack_labels``; an empty array contains no labels. Raises ManifestError
+    for other bytes."""
     if not packed.size:
         return []
     try:

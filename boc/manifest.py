@@ -1,4 +1,5 @@
-"""The manifest of an index: everything needed to open and search it without other files."""
+"""Index manifest, which contains everything needed to open and search an index without other
+files."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ class _Recall(Struct, forbid_unknown_fields=True):
 
 
 class _Entries(Struct):
-    """The types of the entries of a manifest; a codec checks its own entries."""
+    """Types of the manifest entries. A codec checks its own entries."""
 
     encoder: Identity
     codec: _Codec
@@ -121,8 +122,8 @@ class Manifest:
 
     @property
     def n_query_terms(self) -> int | None:
-        """The number of terms of each query under a dictionary; None under other codes, whose
-        queries have different numbers of terms, and where the entry is not a number."""
+        """Return the number of terms per query under a dictionary. Return None under other codes,
+        whose queries vary in length, and if the entry is not a number."""
         for step in self.codec["steps"][-1:]:
             count = step["params"].get("query_z")
             if step["name"] == "Dictionary" and type(count) is int and count > 0:
@@ -130,8 +131,8 @@ class Manifest:
         return None
 
     def budgets(self, find: Modality) -> tuple[float, int | None]:
-        """Return the candidates per hit and ``n_query_terms`` of a search for items of a modality.
-        Sentences may have their own budgets."""
+        """Return the candidates per hit and ``n_query_terms`` for a search for items of one
+        modality. Sentences may have separate budgets."""
         own = self.recall.get("texts") if find == "text" else None
         if own:
             return own["rm"], int(own["query_z"])
@@ -143,8 +144,8 @@ class Manifest:
 
     @property
     def vector_floats(self) -> str:
-        """The type that represents the stored vectors exactly: float32 for vectors rounded to
-        int8."""
+        """Return the type that represents the stored vectors exactly, which is float32 for vectors
+        rounded to int8."""
         return "float32" if self.vector_dtype == "int8" else self.vector_dtype
 
     @property
@@ -164,7 +165,7 @@ class Manifest:
         fields: Mapping[str, FieldType] | None = None,
         **others: Any,
     ) -> Manifest:
-        """Make the manifest of an empty index. ``others`` holds ``source``, ``rm`` and the optional
+        """Make the manifest of an empty index. ``others`` contains ``source``, ``rm`` and optional
         entries."""
         return cls(
             encoder=encoder,
@@ -182,7 +183,7 @@ class Manifest:
         )
 
     def same_contents(self, other: Manifest) -> bool:
-        """Return whether two indexes hold the same items, encoded by the same encoder and code.
+        """Return whether two indexes contain the same items, encoded by the same encoder and code.
 
         Budgets chosen for the same recall may differ, because they depend on the items.
         """
@@ -219,11 +220,11 @@ class Manifest:
 
     @classmethod
     def from_dict(cls, raw: Any, *, where: str) -> Manifest:
-        """Read a manifest strictly: ManifestError for another format, and for missing or unknown
-        entries."""
+        """Read a manifest strictly. Raises ManifestError for another format, and for missing or
+        unknown entries."""
         if not isinstance(raw, dict) or not isinstance(raw.get("format"), int):
             raise ManifestError(
-                f"{where}: not a manifest of boc",
+                f"{where}: not a boc manifest",
                 "make the index with <boc index>",
             )
         if raw["format"] != FORMAT:
@@ -238,7 +239,7 @@ class Manifest:
             raise ManifestError(
                 f"{where}: manifest entries missing or unknown ({odd}); make the index again",
             )
-        # Before an index is loaded, {} may stand for an object with declared entries.
+        # Before an index is loaded, {} may represent an object with declared entries.
         filled = {name: entry for name, entry in raw.items() if entry != {}}
         try:
             entries = typed(filled, _Entries)
@@ -256,7 +257,8 @@ class Manifest:
 
 
 def with_query_z(config: dict[str, Any], query_z: int | None) -> dict[str, Any]:
-    """Return the configuration of a code with another query budget, if a step has such a budget."""
+    """Return a code's configuration with another query budget, if one of its steps has a query
+    budget."""
     steps = []
     for step in config["steps"]:
         params = step["params"]
@@ -267,7 +269,7 @@ def with_query_z(config: dict[str, Any], query_z: int | None) -> dict[str, Any]:
 
 
 def describe(array: NDArray[Any]) -> dict[str, Any]:
-    """Return the shape, dtype and SHA-256 of the bytes of an array."""
+    """Return an array's shape, dtype and SHA-256."""
     data = np.ascontiguousarray(array)
     return {
         "shape": list(data.shape),

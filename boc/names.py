@@ -1,6 +1,7 @@
 """Names that users type, shared by the command line, the page and the library.
 
-Only ``typing`` is imported here, so that the command line can list the names without loading numpy.
+This module imports only ``typing``, so that the command line can list the names without loading
+numpy.
 """
 
 from typing import Literal, TypeAlias, get_args

@@ -1,4 +1,4 @@
-"""Checks of output paths: a command never overwrites its own input, or files that boc did not
+"""Check output paths, so that a command never overwrites its own input or files that boc did not
 make."""
 
 from collections.abc import Callable, Iterable
@@ -11,10 +11,9 @@ HEAD = 65_536  # bytes at the beginning of a file that identify its kind
 
 
 def check_output(path: Path, ours: Callable[[Path], bool], *inputs: Path | None) -> None:
-    """Raise BocError unless ``path`` can be written without losing anything.
+    """Raise BocError unless ``path`` can be written without loss of data.
 
-    The file may be missing, empty, or of the kind that ``ours`` recognises. It must not be one of
-    ``inputs``.
+    The file may be missing, empty, or recognised by ``ours``. It must not be one of ``inputs``.
     """
     check_writable(path)
     for source in inputs:
@@ -25,13 +24,13 @@ def check_output(path: Path, ours: Callable[[Path], bool], *inputs: Path | None)
             )
     if path.exists() and path.stat().st_size and not ours(path):
         raise BocError(
-            f"{path} exists and is another kind of file; choose another name, or delete it first",
+            f"{path} is another kind of file; choose another name, or delete it first",
         )
 
 
 def begins(*patterns: bytes) -> Callable[[Path], bool]:
-    """Return a test for ``check_output``: whether a file begins with the first pattern and has the
-    others soon after it."""
+    """Return a test for ``check_output`` that checks whether a file begins with the first pattern
+    and contains the other patterns soon after it."""
 
     def ours(path: Path) -> bool:
         try:
@@ -45,12 +44,12 @@ def begins(*patterns: bytes) -> Callable[[Path], bool]:
 
 
 def check_folder(folder: Path, names: Iterable[str], ours: Callable[[Path], bool]) -> None:
-    """Raise BocError if a folder holds ``names``, has no lock of a writer, and is not recognised by
+    """Raise BocError if a folder contains ``names``, has no writer's lock, and is not recognised by
     ``ours``."""
     existing = [name for name in names if (folder / name).exists()]
     if existing and not (folder / ".lock").exists() and not ours(folder):
         raise BocError(
-            f"{folder} holds {existing[0]}, which boc did not make and would replace; choose "
+            f"{folder} contains {existing[0]}, which boc did not make and would replace; choose "
             "another folder",
         )
 

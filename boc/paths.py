@@ -1,9 +1,9 @@
-r"""Paths and other text: any name that a file system allows, as UTF-8 text, in any Unicode form
-that users type.
+r"""Represent paths and other text as UTF-8, for any name that a file system allows and any Unicode
+form that users type.
 
 A byte that is not UTF-8, as in names on an old CD, is written ``\xeb``; a backslash that would look
 like such an escape is written ``\x5c``. Text is compared in NFC, which has one code point for most
-accented letters; ids stay as they are on disk.
+accented letters. Ids keep their form on disk.
 """
 
 import re
@@ -12,7 +12,7 @@ from itertools import islice, product
 from pathlib import Path
 from unicodedata import category, normalize
 
-FORMS = 64  # spellings of a path to try
+FORMS = 64  # largest number of spellings of a path to try
 
 _MARKS = re.compile("[\u0300-\u036f\u00ad\u200c\u200d\ufe00-\ufe0f]")
 """Accents of Latin, Greek and Cyrillic letters, soft hyphens, joiners, and selectors of a glyph."""
@@ -23,17 +23,17 @@ _ESCAPE = re.compile(r"\\x([0-9a-f]{2})")
 
 
 def path_text(path: str) -> str:
-    """Return a path of the system as text, which ``system_path`` turns back into the path."""
+    """Return a system path as text, which ``system_path`` converts back."""
     return escaped_bytes(_LOOKS_SO.sub(r"\\x5c", path))
 
 
 def escaped_bytes(text: str) -> str:
-    """Return ``text`` with escapes for bytes that are not UTF-8."""
+    """Return ``text`` with bytes escaped that are not UTF-8."""
     return _BYTE.sub(lambda match: f"\\x{ord(match[0]) - 0xDC00:02x}", text)
 
 
 def system_path(text: str) -> str:
-    """Return the path of the system that ``text`` stands for."""
+    """Return the system path that ``text`` represents."""
     return _ESCAPE.sub(
         lambda match: bytes.fromhex(match[1]).decode("ascii", "surrogateescape"),
         text,
@@ -61,7 +61,7 @@ def forms(path: str) -> Iterator[str]:
 
 
 def path_on_disk(folder: Path, name: str) -> Path:
-    """Return the path of ``name``, in the Unicode form in which ``folder`` contains the name."""
+    """Return the path of ``name``, in the Unicode form that the name has in ``folder``."""
     for form in () if name.isascii() else forms(name):
         path = folder / system_path(form)
         if path.exists():
@@ -70,8 +70,8 @@ def path_on_disk(folder: Path, name: str) -> Path:
 
 
 def folded(text: str) -> str:
-    """Return ``text`` as search engines compare it: in NFKC and small letters, without ``_MARKS``.
-    Marks of other scripts stay: a word without them is another one.
+    """Return ``text`` folded for comparison, as in search engines: NFKC, lower case, without
+    ``_MARKS``. Marks of other scripts are kept, because removing them would change the word.
 
     >>> folded("Straße İstanbul CAFÉ ﬁ が")
     'strasse istanbul cafe fi が'
@@ -80,11 +80,12 @@ def folded(text: str) -> str:
 
 
 def words_of(text: str) -> str:
-    """Return the letters and digits of ``text`` with their marks, and spaces between words."""
+    """Return the letters and digits of ``text`` with their marks, separated by spaces into
+    words."""
     marks = (char if category(char)[0] in "LNM" or _MARKS.match(char) else " " for char in text)
     return " ".join("".join(marks).split())
 
 
 def printable(text: str) -> str:
-    """Return ``text`` in one line; single spaces replace characters that cannot be printed."""
+    """Return ``text`` as one line, with unprintable characters replaced by single spaces."""
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())

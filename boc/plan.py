@@ -1,9 +1,9 @@
-"""The plan of a search: how its hits are found. All engines carry out the plans made here.
+"""Plan searches: choose whether terms or vectors find the hits. All engines execute these plans.
 
-Terms find candidates, which vectors rank. Comparing the query with all items that pass the
-conditions is exact instead. A search compares all items where this takes no longer, and where terms
-find too few candidates: items that pass a filter may lie far from the query, and then share few
-terms with it. A plan never changes budgets that a user set by hand.
+Usually terms find candidates, and vectors rank the candidates. The exact alternative is to compare
+the query with all items that pass the filters. A search compares all items if this takes no longer,
+or if terms find too few candidates, since items that pass a filter may lie far from the query and
+share few terms with it. A plan never changes budgets that a user set by hand.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Way: TypeAlias = Literal["terms", "all", "fill"]
 """Ways to find candidates: items that share a term with the query; all items that pass the filters;
 or the best of both, items that share a term first."""
 
-MOST = 2**31 - 1  # items in an index
+MOST = 2**31 - 1  # largest number of items in an index
 ALL_COMPARED = "all compared: the code took no part"
 MEASURED = 10  # number of hits at which recall is measured
-PAGE = 40  # all lists of up to this many hits have the same candidates
-ALIGNED = 20  # concept sets per hit that an alignment compares in an index with measured budgets
-QUICK = 10_000  # items whose vectors are compared in less time than the sets of an alignment
+PAGE = 40  # largest number of hits that share one set of candidates
+ALIGNED = 20  # concept sets compared per hit by an alignment, in an index with measured budgets
+QUICK = 10_000  # number of items whose vectors are compared faster than an alignment's sets
 
 
 class Costs(NamedTuple):
@@ -64,8 +64,8 @@ SERVER = Costs(1 << 20, choice=10, far=4, patience=16, window=10_000, unscored=1
 
 
 class Statistics(NamedTuple):
-    """Counts of an index for the conditions of a request: the items ``passing`` the filters, of all
-    ``items``; the mean length of a posting list; and the components of a vector."""
+    """Index statistics for a request: the number of items ``passing`` the filters, the number of
+    all ``items``, the mean length of a posting list, and the number of components of a vector."""
 
     passing: int
     items: int
@@ -74,12 +74,12 @@ class Statistics(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The plan by which an engine finds the hits of each query of a request.
+    """Plan for finding the hits of each query in a request.
 
-    The engine takes ``depth`` candidates in the given ``way``, and reads the vectors of ``size`` of
-    them. If fewer than ``least`` items share a term with a query, or fewer than ``share`` for each
-    of its terms, the way is ``otherwise``. For a query of at most ``unscored`` terms, all items
-    that share a term are candidates.
+    The engine finds ``depth`` candidates by the method ``way``, and reads the vectors of ``size``
+    candidates. If fewer than ``least`` items share a term with a query, or fewer than ``share`` per
+    term, the engine uses the method ``otherwise``. For a query of at most ``unscored`` terms, all
+    items that share a term are candidates.
     """
 
     way: Way
@@ -91,20 +91,21 @@ class Plan(NamedTuple):
     unscored: float = -1.0
 
     def way_of(self, compared: int, queries: int) -> Way:
-        """Return the way of all ``queries``, or the way that was tried first if only some of them
-        were ``compared`` otherwise; ``compared`` is their number."""
+        """Return the method used for all ``queries``, or the method tried first if only some
+        queries (``compared``) used the other method."""
         return self.otherwise if 0 < compared == queries else self.way
 
     def are_few(self, matching: int, n_terms: int) -> bool:
-        """Return whether so few items share a term with a query that other items may be nearer."""
+        """Return whether too few items share a term with a query, so that other items may be
+        nearer."""
         return matching < max(self.least, self.share * n_terms)
 
 
 def postings_read(n_terms: int, depth: float, *, list_length: float, compact: bool) -> float:
-    """Return the cost of finding candidates by terms, in postings read sequentially.
+    """Return the cost of finding candidates by terms, measured in postings read sequentially.
 
     Reading a vector costs a random access. Compact codes are read before vectors, and each term
-    adds some codes.
+    adds codes to read.
     """
     if compact:
         return n_terms * (list_length + 3) + depth
@@ -112,8 +113,8 @@ def postings_read(n_terms: int, depth: float, *, list_length: float, compact: bo
 
 
 def quick_items(known: Statistics, costs: Costs, n_terms: int | None, depth: int) -> int:
-    """Return how many items are compared as quickly as ``n_terms`` terms find ``depth`` candidates;
-    None where queries have more or fewer terms."""
+    """Return how many items can be compared in the time that ``n_terms`` terms take to find
+    ``depth`` candidates; None if queries vary in length."""
     if n_terms is None or not costs.row:
         return min(costs.quick // known.dim, costs.window)
     cost = postings_read(n_terms, depth, list_length=known.list_length, compact=costs.compact)
@@ -125,7 +126,7 @@ def make_plan(
     statistics: Callable[[], Statistics],
     costs: Costs,
 ) -> Plan:
-    """Return the plan of a request. ``statistics`` are counted only if they decide."""
+    """Return the plan for a request. ``statistics`` is called only if the plan depends on it."""
     rescore = request.rescore
     if rescore is None:
         return Plan("terms", request.k, request.k)
@@ -152,12 +153,10 @@ def _plan(
     plan = Plan("terms", depth, vectors_read(depth, k, costs.read) if compact else depth)
     if known is None:
         return plan
-    # No terms of a dictionary lead an alignment to better items than vectors do. The terms of other
-    # codes, which are made of concept sets, may.
+    # Vectors lead an alignment at least as well as dictionary terms; other codes may lead better.
     by_vectors = not aligned or n_terms is not None
     quick = QUICK if aligned else quick_items(known, costs, n_terms, depth)
-    # An alignment compares concept sets, which is slow, so it never compares more items than
-    # candidates.
+    # Comparing concept sets is slow, so an alignment never compares more items than candidates.
     if known.passing <= (quick if by_vectors else depth):
         return plan._replace(way="all")
     plan = plan._replace(least=min(depth, costs.choice * min(depth, k), known.passing))
@@ -172,9 +171,9 @@ def _plan(
 
 
 def nearest(request: SearchRequest, recall: object) -> SearchRequest:
-    """Return the request for the items whose concept sets an alignment compares: the nearest of
-    its candidates by vectors. Where budgets were chosen by a ``recall``, which is one of vectors,
-    they are ``ALIGNED`` per hit at most."""
+    """Return the request for the items whose concept sets an alignment compares, which are the
+    nearest candidates by vectors. If budgets were chosen for a ``recall``, which is a recall of
+    vectors, at most ``ALIGNED`` items per hit are compared."""
     rescore = request.rescore
     assert rescore is not None
     k = request.k
@@ -197,9 +196,9 @@ def usual_way(
     filters: Sequence[Filter] = (),
     metric: str | None = None,
 ) -> Way:
-    """Return the way in which a search finds items that pass ``filters``. The items are of the
-    modality ``find``: by default pictures, or sentences if the index has no pictures. ``metric`` is
-    by default the metric of the index."""
+    """Return the method by which a search finds items that pass ``filters``. ``find`` is the
+    modality of the items, by default pictures, or sentences if the index has no pictures.
+    ``metric`` defaults to the index's metric."""
     manifest = index.manifest
     find = find or ("image" if manifest.items["image"] else "text")
     known = index.statistics(find, filters)
@@ -210,18 +209,18 @@ def usual_way(
 
 
 def least_items(index: Engine) -> int:
-    """Return the number of items that are compared faster than terms find candidates under any
+    """Return the number of items that can be compared faster than terms find candidates under any
     budgets."""
     known = Statistics(0, 0, 0, index.manifest.identity.dim)
     return quick_items(known, index.costs, 0, 0)
 
 
 def candidates(k: int, rm: float, *, planned: bool, by_vectors: bool = True) -> int:
-    """Return the number of candidates of k hits, ``rm`` per hit.
+    """Return the number of candidates for k hits, ``rm`` per hit.
 
     Unless a user set the budgets by hand, all lists up to a page have the same candidates, so that
-    a shorter list is the beginning of a longer one. A search by vectors takes the number of
-    candidates for which the recall was measured, an alignment the number for a page."""
+    a longer list begins with the shorter one. A search by vectors uses the number of candidates for
+    which recall was measured; an alignment uses the number for a page."""
     if not planned or k > PAGE:
         return min(math.ceil(rm * k), MOST)
     measured = rm * (MEASURED if by_vectors else PAGE)
@@ -229,8 +228,8 @@ def candidates(k: int, rm: float, *, planned: bool, by_vectors: bool = True) -> 
 
 
 def pages(k: int) -> list[int]:
-    """Return the lengths of the lists from which a list of k hits is made: a page, and its
-    doubles."""
+    """Return the lengths of the lists from which a list of k hits is made, starting with a page and
+    doubling."""
     sizes = [PAGE]
     while sizes[-1] < k:
         sizes.append(2 * sizes[-1])
@@ -244,8 +243,8 @@ def term_growth(
     *,
     planned: bool,
 ) -> float:
-    """Return the factor by which filters raise the number of terms of a query: the nearest items
-    that pass lie farther from it."""
+    """Return the factor by which filters raise a query's number of terms, because the nearest items
+    that pass lie farther away."""
     if not planned or not filters or not index.costs.growth:
         return 1.0
     share = max(1, index.statistics(find, filters).passing) / index.manifest.items[find]

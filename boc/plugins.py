@@ -1,6 +1,7 @@
-"""The contracts of plug-ins (encoders, region sources, back ends), and loading them by name.
+"""Define the interfaces of plug-ins (encoders, region sources, back ends), and load plug-ins by
+name.
 
-Plug-ins are loaded on first use. No other module knows their folders."""
+Plug-ins are loaded on first use. Only this module knows the folders of plug-ins."""
 
 from __future__ import annotations
 
@@ -45,19 +46,19 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def backend(url: str) -> Backend:
-    """Return the back end at a URL; ``file:DIR`` is the embedded engine."""
+    """Return the back end at a URL. ``file:DIR`` selects the embedded engine."""
     scheme, colon, _ = url.partition(":") if isinstance(url, str) else ("", "", "")
     if not colon:
         raise BackendError(
-            f"{url!r} is no address; write file:DIR, for example file:{url or 'boc-data'}",
+            f"{url!r} is not an address; write file:DIR, for example file:{url or 'boc-data'}",
         )
     place: Backend = _module("indexing", scheme.partition("+")[0]).connect(url)
     return place
 
 
 def encoder(spec: str, device: str = "auto", runtime: Runtime | None = None) -> Encoder:
-    """Load the encoder ``KIND:ARGUMENT``, the encoder of a model folder ``models/photos``, or one
-    with a short name: ``clip``.
+    """Load an encoder by ``KIND:ARGUMENT``, by its model folder (``models/photos``), or by its
+    short name (``clip``).
 
     ``runtime`` replaces ``device``."""
     if not isinstance(spec, (str, Path)):
@@ -72,12 +73,11 @@ def encoder(spec: str, device: str = "auto", runtime: Runtime | None = None) -> 
         kind = held
         argument = spec
     if held and held != kind and kind in models.ENCODERS:
-        raise EncoderError(f"{argument}: holds a {held}, not a {kind}; write {held}:{argument}")
+        raise EncoderError(f"{argument}: contains a {held}, not a {kind}; write {held}:{argument}")
     if not argument:
         names = ", ".join(models.CATALOGUE)
         raise EncoderError(
-            f"{spec!r} is no encoder; write the folder of a model, KIND:ARGUMENT, or one of "
-            f"{names}",
+            f"{spec!r} is not an encoder; write a model folder, KIND:ARGUMENT, or one of {names}",
         )
     loaded: Encoder = _module("encoders", kind).load(argument, runtime or Runtime(device))
     return loaded
@@ -107,7 +107,7 @@ def tool(name: str) -> ModuleType:
 
 
 def _package(folder: str) -> ModuleType:
-    """Import our package ``folder``; BocError if another package has this name."""
+    """Import our package ``folder``. Raises BocError if another package has this name."""
     package = import_module(folder)
     place = Path(next(iter(package.__path__))).resolve()
     if place != ROOT / folder.replace(".", "/"):
@@ -119,8 +119,8 @@ def _package(folder: str) -> ModuleType:
 
 
 def _module(folder: str, name: str, what: str = "") -> ModuleType:
-    """Import a module of our package ``folder``; BocError if it does not exist, or a package that
-    it needs is missing."""
+    """Import a module of our package ``folder``. Raises BocError if the module or a package that it
+    needs is missing."""
     known = sorted(
         m.name
         for m in iter_modules(_package(folder).__path__)
@@ -136,7 +136,8 @@ NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
 
 
 def find_item(index: Engine, id: str) -> Item:
-    """Return the item with an id, in any Unicode form of the id. KeyError for an unknown id."""
+    """Return the item with an id, in any Unicode form of the id. Raises KeyError for an unknown
+    id."""
     for form in forms(id):
         try:
             return index.find([form])[0]
@@ -146,8 +147,8 @@ def find_item(index: Engine, id: str) -> Item:
 
 
 def check_name(name: str) -> str:
-    """Return ``name`` if every engine accepts it as the name of an index; BackendError states the
-    rule."""
+    """Return ``name`` if every engine accepts it as an index name. Otherwise raises BackendError,
+    which states the rule."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         such = re.sub("[^a-z0-9_]+", "-", Path(str(name)).name.lower()).strip("-_")
         rule = "use lower-case letters, digits, - and _, a letter or digit first"
@@ -159,89 +160,90 @@ def check_name(name: str) -> str:
 
 
 class RegionSource(Protocol):
-    """A source of the regions of a picture: the same regions at every call. It must be picklable,
+    """Source of picture regions. It returns the same regions at every call, and must be picklable
     for worker processes."""
 
     identity: Identity
 
     def __call__(self, image: ImageRef) -> Regions:
-        """Return the regions of a picture, perhaps an empty set. ImageError if the picture cannot
-        be used."""
+        """Return the regions of a picture, possibly an empty set. Raises ImageError if the picture
+        cannot be used."""
 
 
 class Encoder(Protocol):
-    """An encoder of pictures and sentences as unit vectors in one space with ``identity.dim``
+    """Encoder of pictures and sentences as unit vectors in a common space with ``identity.dim``
     components.
 
-    An encoder may have a ``vocabulary``: the words that it reads whole. Suggestions of spellings
-    come from it.
+    An encoder may have a ``vocabulary`` of words that it reads whole, from which spelling
+    suggestions are made.
     """
 
     identity: Identity
 
     @property
     def preparer(self) -> Callable[[ImageRef], Any]:
-        """The function behind ``prepare``: picklable and without the network, for worker
-        processes."""
+        """Return the function behind ``prepare``, which is picklable for worker processes and does
+        not include the network."""
 
     def prepare(self, image: ImageRef) -> Any:
-        """Decode and preprocess one picture on the CPU. ImageError if the picture cannot be
+        """Decode and preprocess one picture on the CPU. Raises ImageError if the picture cannot be
         used."""
 
     def encode_images(self, prepared: Sequence[Any]) -> Embeddings:
-        """Return the embeddings of pictures from ``prepare``, one row per picture."""
+        """Return the embeddings of prepared pictures, one row per picture."""
 
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
         """Return embeddings of sentences, one row per input."""
 
 
 class Engine(Protocol):
-    """An open index. A new index of the same name does not change an open one; edits are visible at
-    once in engines that edit in place."""
+    """Open index. It does not change if a new index replaces it; edits are visible at once in
+    engines that edit in place."""
 
     manifest: Manifest
     costs: Costs
 
     @property
     def exact_vectors(self) -> bool:
-        """True if ``vectors`` returns the added vectors in the type ``vector_dtype`` of the
-        manifest, without further rounding."""
+        """Return whether ``vectors`` returns the added vectors in the manifest's ``vector_dtype``,
+        without further rounding."""
 
     @property
     def is_unfinished(self) -> bool:
-        """True if an edit is running or was interrupted, so that parts of it may be visible."""
+        """Return whether an edit is running or was interrupted, so that parts of the edit may be
+        visible."""
 
     def arrays(self) -> Mapping[str, NDArray[Any]]:
-        """Return the learned arrays of the codec, as stored with the index."""
+        """Return the codec's learned arrays, as stored with the index."""
 
     def search(
         self,
         request: SearchRequest,
         stages: Stages | None = None,
     ) -> Sequence[Sequence[Hit]]:
-        """Return at most ``request.k`` hits per query by dot product of frequencies, ordered by
-        (-score, id).
+        """Return at most ``request.k`` hits per query, scored by the dot product of frequencies and
+        ordered by (-score, id).
 
-        Hits share a term with the query, unless the plan compares all items. ``stages`` gets the
-        number of candidates and the plan. An engine may delay reading an item until somebody looks
-        at the hit. BackendError for options that the engine does not support.
+        Hits share a term with the query, unless the plan compares all items. The number of
+        candidates and the plan are added to ``stages``. An engine may delay reading an item until
+        the hit is accessed. Raises BackendError for options that the engine does not support.
         """
 
     def statistics(self, modality: Modality | None, filters: Sequence[Filter] = ()) -> Statistics:
-        """Return the statistics for a plan, of the items of a modality that pass all filters."""
+        """Return the plan statistics for the items of a modality that pass all filters."""
 
     def rank(self, request: SearchRequest) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
-        """Return ids (n, m) and scores (n, m) of the hits of ``search``; None and -inf where a
-        query has fewer.
+        """Return ids (n, m) and scores (n, m) of the hits of ``search``, padded with None and -inf
+        for queries with fewer hits.
 
-        The engine reads the content of hits only if it must.
+        The engine reads the content of hits only if necessary.
         """
 
     def request(self, search: SearchRequest) -> str:
-        """Return the JSON body of the HTTP request whose response contains the hits of ``search``,
+        """Return the JSON body of an HTTP request whose response contains the hits of ``search``
         for one query.
 
-        BackendError if the engine has no HTTP interface, or does not re-rank by itself.
+        Raises BackendError if the engine has no HTTP interface or does not re-rank by itself.
         """
 
     def match(
@@ -251,80 +253,79 @@ class Engine(Protocol):
         modality: Modality | None = None,
         filters: Sequence[Filter] = (),
     ) -> list[list[Hit]]:
-        """Return at most k hits per sentence by the full-text score (BM25) over sentences and text
-        fields.
+        """Return at most k hits per sentence, ranked by the full-text score (BM25) over sentences
+        and text fields.
 
-        BackendError if the format of the index has no full-text index.
+        Raises BackendError if the index format has no full-text index.
         """
 
     def vectors(self, ids: Sequence[str]) -> NDArray[np.floating[Any]]:
-        """Return vectors (len(ids), d) in the order of ``ids``, as stored, of the type
+        """Return the stored vectors (len(ids), d), in the order of ``ids`` and of type
         ``manifest.vector_floats``.
 
         KeyError for an unknown id.
         """
 
     def concepts(self, ids: Sequence[str]) -> StoredConcepts:
-        """Return the concept sets of items, in the order of ``ids``, as stored.
+        """Return the stored concept sets of items, in the order of ``ids``.
 
-        KeyError for an unknown id; BackendError if the index stores no concept sets.
+        Raises KeyError for an unknown id, and BackendError if the index stores no concept sets.
         """
 
     def items(self) -> Iterator[Item]:
         """Yield all items, ordered by id."""
 
     def find(self, ids: Sequence[str]) -> list[Item]:
-        """Return items by id, in the order of ``ids``; KeyError for an unknown id."""
+        """Return items by id, in the order of ``ids``. Raises KeyError for an unknown id."""
 
     def sample(self, count: int, modality: Modality) -> list[str]:
-        """Draw the ids of ``count`` random items of one modality, without repeats; all ids if there
-        are fewer.
+        """Draw the ids of ``count`` distinct random items of one modality, or all ids if the
+        modality has fewer items.
 
         Every call on an unchanged index draws the same ids.
         """
 
-    # An engine may have ``passing(modality, filters, most)``, which returns ids of items that pass
-    # all filters, including the ``most`` smallest ids. The page then lists pictures without reading
-    # items.
+    # An engine may define ``passing(modality, filters, most)``, which returns ids of items that
+    # pass all filters, including the ``most`` smallest ids. The page can then list pictures without
+    # reading items.
 
     def used_fields(self) -> set[str]:
-        """Return the metadata fields, except text fields, in which at least one item has a
-        value."""
+        """Return the metadata fields that have a value in at least one item, except text fields."""
 
     def sizes(self) -> dict[str, int]:
-        """Return the bytes of the index by part: ``postings``, ``vectors``, ``concepts`` and
+        """Return the index size in bytes by part: ``postings``, ``vectors``, ``concepts`` and
         ``other``."""
 
     def terms(self, ids: Sequence[str], among: Sequence[int] | None = None) -> TermMatrix:
-        """Return the stored term frequencies of items, in the order of ``ids``; KeyError for an
-        unknown id.
+        """Return the stored term frequencies of items, in the order of ``ids``. Raises KeyError for
+        an unknown id.
 
-        With ``among`` the matrix has these terms only, which is faster. Searches do not use it.
+        With ``among`` the matrix contains only these terms, which is faster. Searches do not call
+        this method.
         """
 
     def document_frequencies(self) -> NDArray[np.int64]:
-        """Return the number of items with each term (V,), counted by the engine. Only checks use
-        it."""
+        """Return the number of items that contain each term (V,), counted by the engine. Only
+        checks call this method."""
 
     def damaged_files(self) -> list[str]:
-        """Return the files whose bytes have changed; empty if the engine itself checks its
+        """Return the files whose bytes have changed, or an empty list if the engine checks its own
         files."""
 
 
 class IndexWriter(Protocol):
-    """A writer of a new index. ``commit`` publishes the index; a block that ends without it leaves
-    nothing behind.
+    """Writer of a new index. ``commit`` publishes the index; a ``with`` block that ends without a
+    commit leaves no index.
 
-    After a kill an engine may keep acknowledged rows; the next load of the same contents continues
-    from these rows.
+    If a load is killed, an engine may keep acknowledged rows; the next load of the same contents
+    continues from there.
     """
 
     def has(self, ids: Sequence[str]) -> bool:
-        """Return whether an earlier load of the same contents left all of these ids, so that no
-        item needs to be added."""
+        """Return whether an earlier load of the same contents already added all of these ids."""
 
     def add(self, rows: Rows) -> None:
-        """Add rows; BackendError for an id that was added before."""
+        """Add rows. Raises BackendError for an id that was already added."""
 
     def commit(self) -> None:
         """Publish all rows at once, replacing an older index with this name."""
@@ -335,14 +336,14 @@ class IndexWriter(Protocol):
 
 
 class IndexEditor(Protocol):
-    """An editor of an existing index. The edit is complete when ``commit`` returns; after a kill it
-    can be repeated."""
+    """Editor of an existing index. The edit is complete when ``commit`` returns; a killed edit can
+    be repeated."""
 
     def put(self, rows: Rows) -> None:
         """Add items, replacing items with the same ids; otherwise like ``IndexWriter.add``."""
 
     def delete(self, ids: Sequence[str]) -> int:
-        """Delete items; return how many existed."""
+        """Delete items and return the number that existed."""
 
     def commit(self, source: str, **changed: Any) -> None:
         """Publish the changes. ``source`` and ``changed`` are new values for entries of the
@@ -354,7 +355,7 @@ class IndexEditor(Protocol):
 
 
 class Backend(Protocol):
-    """A place that holds indexes: a folder or a cluster."""
+    """Place that stores indexes, such as a folder or a cluster."""
 
     def exists(self, name: str) -> bool: ...
 
@@ -365,11 +366,11 @@ class Backend(Protocol):
         arrays: Mapping[str, NDArray[Any]],
         part: str | None = None,
     ) -> IndexWriter:
-        """Make an index, or load part ``I/N`` of its items: N processes load the parts at the same
-        time, and the last one publishes the index.
+        """Make an index, or load part ``I/N`` of its items. N processes load the parts at the same
+        time, and the last process publishes the index.
 
-        SourceError if ``part`` is not I/N; BackendError if only one process can load an index of
-        this back end.
+        Raises SourceError if ``part`` is not I/N, and BackendError if this back end allows only one
+        process to load an index.
         """
 
     def learn_once(
@@ -378,28 +379,30 @@ class Backend(Protocol):
         key: str,
         learn: Callable[[], tuple[dict[str, Any], Mapping[str, NDArray[Any]]]],
     ) -> tuple[dict[str, Any], Mapping[str, NDArray[Any]]]:
-        """Return the result of ``learn``, the configuration and arrays of a code, for an index that
-        several processes load: the first process learns the code, the others get its result.
-        ``key``, 12 hex digits, is equal for equal results."""
+        """Return the result of ``learn``, which is the configuration and arrays of a code, for an
+        index that several processes load. The first process learns the code, and the others reuse
+        its result. ``key``, 12 hex digits, is equal for equal results."""
 
     def open(self, name: str) -> Engine:
-        """Open an index. If the index is missing, BackendError lists the existing ones."""
+        """Open an index. If it is missing, raises BackendError, which lists the existing
+        indexes."""
 
     def edit(self, name: str) -> IndexEditor:
-        """Open an index for editing; BackendError as ``open``."""
+        """Open an index for editing. Raises BackendError as ``open`` does."""
 
     def attach(self, name: str) -> ServerAttachment:
-        """Open the attachment of a code to the documents of the index ``name`` of another program;
-        the code may still be missing."""
+        """Open the code attachment to another program's index ``name``. The code may not exist
+        yet."""
 
     def compact(self, name: str) -> None:
-        """Merge an index into one segment without deleted rows; BackendError as ``open``."""
+        """Merge an index into one segment without deleted rows. Raises BackendError as ``open``
+        does."""
 
     def names(self) -> list[str]:
         """List the names of the indexes, sorted."""
 
     def remove(self, name: str) -> None:
-        """Remove a whole index; BackendError as ``open``."""
+        """Remove a whole index. Raises BackendError as ``open`` does."""
 
     def about(self) -> dict[str, str]:
-        """Describe the back end for users: engine, version, supported features."""
+        """Describe the back end (engine, version, supported features) for users."""

@@ -21,12 +21,12 @@ def ahead(
     things: Iterable[T],
     threads: int | None = None,
 ) -> Iterator[R]:
-    """Yield ``function`` of each of ``things``, in order; an exception is raised in the place of
-    its result.
+    """Yield ``function(thing)`` for each of ``things``, in order. An exception is raised when its
+    result is due.
 
-    At most ``threads`` things are processed at a time and taken in advance. The default is the
-    number of threads that linear algebra would use; meanwhile linear algebra may use one thread per
-    thing. The thread of the consumer iterates ``things``.
+    At most ``threads`` things are taken in advance and processed at a time. By default this is the
+    number of threads that linear algebra would use; meanwhile linear algebra is limited to one
+    thread per thing. The consumer's thread iterates over ``things``.
     """
     libraries = _libraries(len(sys.modules))
     if threads is None:
@@ -47,8 +47,8 @@ def ahead(
 
 @lru_cache(maxsize=1)
 def _libraries(modules: int) -> ThreadpoolController:
-    """Return the libraries of linear algebra. ``modules``, the number of imported modules, makes
-    the cache look again after an import."""
+    """Return the linear algebra libraries. ``modules``, the number of imported modules, invalidates
+    the cache after an import."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()

@@ -1,4 +1,4 @@
-"""Progress of long work: a callback, or bars in a terminal and in notebooks."""
+"""Report the progress of long operations by a callback, or by bars in a terminal or notebook."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 
 
 def silent(stage: str, done: int, total: int) -> None:
-    """Show nothing."""
+    """Ignore all progress."""
 
 
 class Bars:
-    """A ``Progress`` that draws one tqdm bar per stage, one after the other, with the ``options``
-    of tqdm."""
+    """``Progress`` that draws one tqdm bar per stage, in sequence, with tqdm ``options``."""
 
     def __init__(self, **options: Any) -> None:
         from tqdm.auto import tqdm
@@ -47,6 +46,6 @@ class Bars:
 
 
 def progress_of(progress: bool | Progress) -> Progress:
-    """Return a callback unchanged; for True a callback that draws bars, for False one that does
-    nothing."""
+    """Return a callback unchanged, a callback that draws bars for True, or a callback that does
+    nothing for False."""
     return progress if callable(progress) else Bars() if progress else silent

@@ -1,7 +1,7 @@
-"""Remarks on a sentence: which of its words the encoder hardly knows, and whether it knows any.
+"""Find the words of a sentence that the encoder hardly knows, and check whether it knows any word.
 
-No score shows whether a library contains a thing. But the frequency of its name in the training
-captions shows whether the encoder can know the thing. The file ``words.json`` of a model folder has
+No score shows whether a library contains a thing. The frequency of the thing's name in the training
+captions shows whether the encoder can know it. The file ``words.json`` in a model folder contains
 the number of captions with each word.
 """
 
@@ -20,28 +20,28 @@ from boc.foreign import Count, read_json, typed
 from boc.labels import content_words
 from boc.paths import nfc
 
-COUNTS = "words.json"  # in a model folder
-FEW = 10  # training captions with a word from which the encoder knows it
+COUNTS = "words.json"  # name of the file in a model folder
+FEW = 10  # smallest number of training captions that teach the encoder a word
 
 _LETTERS = re.compile(r"[^\W_]+")
 
 
 class RareWord(NamedTuple):
-    """A word, and the number of training captions that contain it."""
+    """Word with the number of training captions that contain it."""
 
     word: str
     captions: int
 
 
 def write_counts(folder: Path, captions: Iterable[str]) -> None:
-    """Write the number of captions with each content word into a model folder."""
+    """Write the number of captions with each content word to a model folder."""
     counts = Counter(word for text in captions for word in set(content_words(nfc(text))))
     write_text(folder / COUNTS, json.dumps(dict(sorted(counts.items())), ensure_ascii=False))
 
 
 def read_counts(spec: str) -> Mapping[str, int]:
-    """Return the counts of the encoder ``KIND:FOLDER``; empty if it has no counts. EncoderError for
-    a damaged file."""
+    """Return the word counts of the encoder ``KIND:FOLDER``, empty if it has none. Raises
+    EncoderError for a damaged file."""
     path = Path(spec.partition(":")[2].partition("?")[0]) / COUNTS
     try:
         return typed(read_json(path), dict[str, Count])
@@ -53,12 +53,12 @@ def read_counts(spec: str) -> Mapping[str, int]:
 
 
 def rare_words(counts: Mapping[str, int], text: str) -> list[RareWord]:
-    """Return the content words of a sentence with fewer than ``FEW`` captions, in its order; no
-    words without counts."""
+    """Return the content words of a sentence that occur in fewer than ``FEW`` captions, in sentence
+    order; empty without counts."""
     rare = []
     for word in dict.fromkeys(content_words(nfc(text))) if counts else ():
         captions = max(counts.get(form, 0) for form in word_forms(word))
-        # The encoder may know the parts of a word with a hyphen.
+        # The encoder may know the parts of a hyphenated word.
         parts = [max(counts.get(form, 0) for form in word_forms(part)) for part in word.split("-")]
         if max(captions, min(parts)) < FEW:
             rare.append(RareWord(word, captions))
@@ -66,7 +66,7 @@ def rare_words(counts: Mapping[str, int], text: str) -> list[RareWord]:
 
 
 def word_forms(word: str) -> list[str]:
-    """Return a word, the word without the s of a plural or a genitive, and its plurals."""
+    """Return a word, the word without a plural or genitive s, and its plurals."""
     bare = re.sub(r"['\u2019]s?$|s$", "", word)
     return [word, bare, f"{bare}s", f"{bare}es", word.removesuffix("es")]
 
@@ -76,7 +76,7 @@ def knows_none(
     vocabulary: Collection[str],
     text: str,
 ) -> bool:
-    """Return whether an encoder with counts knows no word of a sentence, in any script."""
+    """Return whether an encoder with counts knows no word of a sentence in any script."""
     if not counts:
         return False
     words = [*_LETTERS.findall(nfc(text).lower()), *content_words(nfc(text))]

@@ -1,4 +1,4 @@
-"""The data types of the library: values without behaviour."""
+"""Data types of the library, which are values without behaviour."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ TermMatrix: TypeAlias = "sparse.csr_array"
 """Term frequencies (n, V), int32, column = term id; indices sorted, every stored value >= 1."""
 
 
-@dataclass(slots=True, unsafe_hash=True)  # a frozen one takes twice as long to make
+@dataclass(slots=True, unsafe_hash=True)  # a frozen dataclass takes twice as long to create
 class Item:
-    """A picture or a sentence of an index.
+    """Picture or sentence in an index.
 
     ``content`` is the sentence itself, or the path of the picture. ``group`` is the id of the
-    picture that the item belongs to: for a picture its own id, for a caption the id of the
-    described picture, for other sentences empty. ``fields`` is the metadata: values, or lists of
-    values, of the fields that the manifest of the index declares.
+    picture that the item belongs to: its own id for a picture, the described picture's id for a
+    caption, and empty for other sentences. ``fields`` is the metadata, a value or a list of values
+    for each field declared in the index's manifest.
     """
 
     id: str
@@ -46,15 +46,15 @@ class Item:
 
     @property
     def path(self) -> Path:
-        """The file of a picture: the path that ``content`` stands for."""
+        """Return the path of a picture's file, which ``content`` contains as text."""
         return path_of(self.content)
 
 
 @dataclass(slots=True, unsafe_hash=True, repr=False)
 class Hit:
-    """An item and its score; higher is better.
+    """Item with a score; higher is better.
 
-    ``duplicates`` are the ids of near-duplicates that are grouped under the hit.
+    ``duplicates`` lists the ids of near-duplicates grouped under the hit.
 
     Examples
     --------
@@ -71,12 +71,13 @@ class Hit:
 
     @property
     def id(self) -> str:
-        """The id of the item."""
+        """Return the item's id."""
         return self.item.id
 
     @property
     def path(self) -> str | None:
-        """The path of a picture; None for a sentence, a vector, and a picture added from memory."""
+        """Return the path of a picture, or None for a sentence, a vector, or a picture added from
+        memory."""
         item = self.item
         # The content of a picture without a file is its id.
         if item.modality == "text" or (item.content == item.id and item.content[:1] != "/"):
@@ -85,12 +86,12 @@ class Hit:
 
     @property
     def fields(self) -> Mapping[str, Any]:
-        """The metadata of the item."""
+        """Return the item's metadata."""
         return self.item.fields
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the hit as values for JSON: id, modality, score, content; duplicates and fields if
-        there are any."""
+        """Return the hit as JSON values: id, modality, score, content, and duplicates and fields,
+        if any."""
         item = self.item
         values = {
             "id": item.id,
@@ -160,11 +161,12 @@ class Ragged:
         return cls(np.concatenate([np.empty((0, width), np.float32), *flat]), offsets)
 
     def take(self, chosen: Sequence[int]) -> Ragged:
-        """Return the sets with the numbers ``chosen``, in that order."""
+        """Return the sets at the indices ``chosen``, in that order."""
         return Ragged.from_sets([self[i] for i in chosen], self.values.shape[1])
 
     def blocks(self, rows: int) -> Iterator[Ragged]:
-        """Yield runs of whole sets, each of at most ``rows`` rows, unless a single set has more."""
+        """Yield runs of whole sets with at most ``rows`` rows each, unless a single set has
+        more."""
         start = 0
         while start < len(self):
             stop = int(np.searchsorted(self.offsets, self.offsets[start] + rows, side="right")) - 1
@@ -178,7 +180,7 @@ class Ragged:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Ragged]) -> Ragged:
-        """Return the sets of all parts, part by part."""
+        """Return the sets of all parts, in order."""
         counts = np.concatenate([[0], *(np.diff(part.offsets) for part in parts)])
         values = np.concatenate([part.values for part in parts])
         return cls(values, np.cumsum(counts, dtype=np.int64))
@@ -186,12 +188,13 @@ class Ragged:
 
 @dataclass(frozen=True)
 class Embeddings:
-    """The output of an encoder for n items of one modality, in their order.
+    """Encoder output for n items of one modality, in item order.
 
-    ``vectors`` is float32 (n, d) of unit norm. ``concepts`` has the n sets of contextualised
-    concept vectors (one per region or word, without special positions), or is None. The concepts
-    belong to ``boxes`` (4 wide, as in ``Regions``) for pictures, and to ``words`` (lists of
-    word-pieces) for sentences; ``boxes`` and ``words`` are None or as long as the concepts.
+    ``vectors`` is float32 (n, d) of unit norm. ``concepts`` contains n sets of contextualised
+    concept vectors, one per region or word and without special positions, or is None. Concepts of
+    pictures correspond to ``boxes`` (4 wide, as in ``Regions``); concepts of sentences correspond
+    to ``words`` (lists of word-pieces). ``boxes`` and ``words`` are None or as long as the
+    concepts.
     """
 
     modality: Modality
@@ -215,8 +218,8 @@ class Embeddings:
         return len(self.vectors)
 
     def blocks(self) -> Iterator[Embeddings]:
-        """Yield the embeddings in blocks of some thousand items; in one block if there are concept
-        sets."""
+        """Yield the embeddings in blocks of a few thousand items, or in one block if they include
+        concept sets."""
         if self.concepts is not None:
             yield self
             return
@@ -224,7 +227,7 @@ class Embeddings:
             yield Embeddings(self.modality, self.vectors[start : start + BLOCK])
 
     def take(self, chosen: Sequence[int]) -> Embeddings:
-        """Return the embeddings of the items with the numbers ``chosen``, in that order."""
+        """Return the embeddings of the items at the indices ``chosen``, in that order."""
         return Embeddings(
             self.modality,
             self.vectors[chosen],
@@ -235,8 +238,8 @@ class Embeddings:
 
 
 class Rows(NamedTuple):
-    """Items in the form that a back end takes: ``terms`` (n, V), ``vectors`` (n, d), and concept
-    sets if there is a ``concept_dtype``."""
+    """Items in the form that a back end stores: ``terms`` (n, V), ``vectors`` (n, d), and concept
+    sets if ``concept_dtype`` is set."""
 
     items: Sequence[Item]
     terms: TermMatrix
@@ -246,8 +249,8 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """Items of one modality and their ``embeddings``, in the same order; ``stored`` has the rows of
-    an index."""
+    """Items of one modality and their ``embeddings``, in the same order. ``stored`` contains rows
+    already stored in an index."""
 
     items: list[Item]
     embeddings: Embeddings
@@ -263,9 +266,9 @@ class Batch:
 
 @dataclass(frozen=True)
 class Regions:
-    """The regions of one picture: ``features`` float32 (n, d); ``boxes`` float32 (n, 4), x1 y1 x2
-    y2 as fractions of the width and height of the picture (values slightly outside [0, 1] are
-    kept). n may be 0."""
+    """Regions of one picture: ``features`` float32 (n, d), and ``boxes`` float32 (n, 4), x1 y1 x2
+    y2 as fractions of the picture's width and height (values slightly outside [0, 1] are kept). n
+    may be 0."""
 
     features: Floats
     boxes: Floats
@@ -283,7 +286,7 @@ class Regions:
 
 @dataclass(frozen=True)
 class RegionBatch:
-    """Items of one modality; for pictures with ``features`` (d wide) and ``boxes`` (4 wide), as in
+    """Items of one modality. Pictures have ``features`` (d wide) and ``boxes`` (4 wide), as in
     ``Regions``."""
 
     items: list[Item]
@@ -302,7 +305,7 @@ class RegionBatch:
 
 @dataclass(frozen=True)
 class ImageRef:
-    """A picture file, or a picture in an archive. Region sources and encoders open it by
+    """Picture file, or picture in an archive. Region sources and encoders open it with
     ``read_image``."""
 
     id: str
@@ -317,8 +320,8 @@ OFFSET_PARTS = ("picture", "sentence", "length of pictures", "length of sentence
 
 @dataclass(frozen=True)
 class Identity:
-    """The identity of an encoder: ``spec`` loads the encoder again, ``digest`` (SHA-256) identifies
-    its weights."""
+    """Identity of an encoder: ``spec`` reloads the encoder, and ``digest`` (SHA-256) identifies its
+    weights."""
 
     spec: str
     digest: str
@@ -335,10 +338,11 @@ class Identity:
 
 @dataclass(frozen=True)
 class Runtime:
-    """The device, precision and batch size of an encoder.
+    """Device, precision and batch size of an encoder.
 
-    ``device`` is cpu, cuda, or auto. ``precision`` of matrix products is float32, bfloat16 or
-    float16 (results are always float32). ``batch`` is the number of items encoded at a time.
+    ``device`` is cpu, cuda, or auto. ``precision`` is the precision of matrix products: float32,
+    bfloat16 or float16; results are always float32. ``batch`` is the number of items encoded at a
+    time.
     """
 
     device: str = "auto"
@@ -348,7 +352,7 @@ class Runtime:
 
 @dataclass(frozen=True)
 class StoredConcepts:
-    """Concept sets as an index stores them: set i is rows ``offsets[i]`` to ``offsets[i + 1]`` of
+    """Concept sets in stored form: set i is rows ``offsets[i]`` to ``offsets[i + 1]`` of
     ``values``.
 
     Rows have unit length, or are zero. ``values`` (N, d) is float16, or int8 to be multiplied by
@@ -363,7 +367,7 @@ class StoredConcepts:
         return len(self.offsets) - 1
 
     def take(self, chosen: Ints) -> StoredConcepts:
-        """Return the sets with the numbers ``chosen``, in that order. The sets stay as stored."""
+        """Return the sets at the indices ``chosen``, in that order and in stored form."""
         begins = self.offsets[chosen]
         lengths = self.offsets[chosen + 1] - begins
         offsets = np.append(0, np.cumsum(lengths)).astype(np.int64)
@@ -388,13 +392,13 @@ order. ``text`` is searched by its words; filters use the other types."""
 
 @dataclass(frozen=True)
 class Filter:
-    """A condition on a metadata field. It holds for an item if it holds for one of the values of
-    the field.
+    """Condition on a metadata field. An item passes if one of its values of the field meets the
+    condition.
 
-    "!=" holds if no value equals ``value``, so it holds for items without the field; no other
-    operator holds for such items. With ``last``, a later date or text, "=" and "!=" compare with
-    the range from ``value`` to ``last``, both included. ``others`` are further conditions on the
-    same field: "=" holds if one of them holds, and "!=" holds if no "=" holds.
+    An item passes "!=" if none of its values equals ``value``; items without the field pass only
+    this operator. With ``last``, a later date or text, "=" and "!=" compare with the inclusive
+    range from ``value`` to ``last``. ``others`` contains further conditions on the same field: "="
+    then requires one of the conditions, and "!=" requires that no "=" condition is met.
     """
 
     field: str
@@ -405,19 +409,19 @@ class Filter:
 
     @property
     def alternatives(self) -> list[Filter]:
-        """The condition itself and the others, each as a separate condition."""
+        """Return the condition itself and the others, as separate conditions."""
         return [replace(self, others=()), *self.others]
 
 
 @dataclass(frozen=True, eq=False)
 class QueryCode:
-    """The coding of queries by their nearest centroids, for engines that can encode queries
+    """Parameters for encoding queries by their nearest centroids, for engines that encode queries
     themselves.
 
-    ``mean`` float32 (d,) is subtracted from a query. Its terms are the ``z`` centroids of largest
-    cosine among the centroids of the nearest ``cells`` cells; their weights are exp((cosine -
-    largest) / temperature) times ``top``, rounded, and at least 1; the ``kept`` largest stay (0:
-    all). ``centroids`` are the arrays of ``boc.clustering.cell_index.Centroids``."""
+    ``mean`` float32 (d,) is subtracted from a query. The terms of the query are the ``z`` centroids
+    with the largest cosines in the nearest ``cells`` cells. Their weights are exp((cosine -
+    largest) / temperature) times ``top``, rounded, and at least 1; the ``kept`` largest are kept
+    (0: all). ``centroids`` contains the arrays of ``boc.clustering.cell_index.Centroids``."""
 
     mean: Floats
     centroids: tuple[Array, ...]
@@ -429,8 +433,8 @@ class QueryCode:
 
 
 class HitList(Sequence[Hit]):
-    """The ``count`` hits of a query, best first; ``make`` reads all of them when somebody looks at
-    a hit.
+    """List of the ``count`` hits of a query, best first. ``make`` reads all hits when the first one
+    is accessed.
 
     A list is equal to any sequence of equal hits.
     """
@@ -474,13 +478,13 @@ def _read_hits(kind: type[HitList], hits: list[Hit]) -> HitList:
 
 @dataclass(eq=False)
 class Rescore:
-    """A request to re-rank the candidates of each query by ``metric``, with the query's own row of
+    """Request to re-rank each query's candidates by ``metric``, with the query's row in
     ``queries``, and to keep ``k`` candidates.
 
-    "dot" reads ``queries.vectors``; an alignment reads ``queries.concepts``, which must not be
-    None. With ``parts``, ``queries`` is the one query that the parts make, and the score by an
-    alignment is the weighted sum of the scores of the parts. ``plain``: the vectors of ``queries``
-    were checked (``boc.vectors.plain_rows``).
+    The metric "dot" reads ``queries.vectors``; an alignment reads ``queries.concepts``, which must
+    not be None. With ``parts``, ``queries`` is a single query composed of the parts, and its
+    alignment score is the weighted sum of the parts' scores. ``plain`` is true if the vectors of
+    ``queries`` were checked (``boc.vectors.plain_rows``).
     """
 
     metric: Metric
@@ -492,17 +496,17 @@ class Rescore:
 
 @dataclass(eq=False)
 class SearchRequest:
-    """A request for the best ``k`` items of an index for each of n queries.
+    """Request for the best ``k`` items in an index for each of n queries.
 
-    ``terms`` are the terms (n, V) of the queries, or a function that makes them. ``modality``
-    restricts the hits to pictures or sentences, ``filters`` to items that pass all filters. With
-    ``rescore`` the k items are candidates, which the engine re-ranks where their vectors or concept
-    sets are stored; an alignment needs ``modality``. ``code`` turns the vectors of ``rescore`` into
-    terms, for an engine that can encode queries itself.
+    ``terms`` contains the query terms (n, V), or a function that makes them. ``modality`` restricts
+    the hits to pictures or sentences, and ``filters`` restricts them to items that pass all
+    filters. With ``rescore`` the k items are candidates, which the engine re-ranks by their stored
+    vectors or concept sets; an alignment needs ``modality``. ``code`` converts the vectors of
+    ``rescore`` to terms, for an engine that encodes queries itself.
 
-    ``planned``: no user set the budgets by hand, so the engine may compare all vectors that pass
-    the filters. Requests with the same ``way`` differ in their checked vectors only: one check and
-    one plan serve all of them. ``n_terms`` is the number of terms of each query under a dictionary.
+    If ``planned``, no user set the budgets by hand, so the engine may compare all vectors that pass
+    the filters. Requests with the same ``way`` differ only in their checked vectors, so they share
+    one check and one plan. ``n_terms`` is the number of terms per query under a dictionary.
     """
 
     terms: TermMatrix | Callable[[], TermMatrix]
@@ -517,7 +521,7 @@ class SearchRequest:
 
     @cached_property
     def queries(self) -> TermMatrix:
-        """The terms of the queries."""
+        """Return the query terms."""
         return self.terms() if callable(self.terms) else self.terms
 
     def __len__(self) -> int:
@@ -527,7 +531,7 @@ class SearchRequest:
 
     @property
     def most(self) -> int:
-        """The largest number of hits per query."""
+        """Return the largest number of hits per query."""
         if self.rescore is None:
             return self.k
         return min(self.k, self.rescore.k)
@@ -535,11 +539,11 @@ class SearchRequest:
 
 @dataclass
 class Stages:
-    """Facts about a finished search; each stage of the search adds some.
+    """Facts about a finished search, added by each stage of the search.
 
-    ``codes`` are the terms of the queries, ``candidates`` the largest number of re-ranked items.
-    ``plan`` is the way in which the engine found the hits (``boc.plan.Way``): the way of all
-    queries, or the first way that was tried if the queries differ.
+    ``codes`` contains the query terms, and ``candidates`` is the largest number of re-ranked items.
+    ``plan`` is the method by which the engine found the hits (``boc.plan.Way``), or the method
+    tried first if queries differ.
     """
 
     codes: TermMatrix | None = None

@@ -1,4 +1,4 @@
-"""Rows of vectors: checked, and scaled to unit length."""
+"""Check rows of vectors, and scale them to unit length."""
 
 from math import isfinite
 from typing import Any, TypeAlias
@@ -17,31 +17,30 @@ FLOAT32 = np.dtype(np.float32)
 
 
 def are_plain(rows: Any, width: int) -> bool:
-    """Return whether ``rows`` are a float32 array (n, width) of at least one row, contiguous and
-    finite.
+    """Return whether ``rows`` is a contiguous, finite float32 array (n, width) with at least one
+    row.
 
-    Nearly all queries pass this test. For a single query, full validation would take longer than
-    encoding.
+    Nearly all queries pass this test. Full validation of a single query would take longer than
+    encoding it.
     """
     if type(rows) is not np.ndarray or rows.dtype != FLOAT32 or not rows.flags.c_contiguous:
         return False
     if rows.ndim != 2 or rows.shape[0] == 0 or rows.shape[1] != width:
         return False
-    return isfinite(np.vdot(rows, rows))  # other products warn of overflow in float32
+    return isfinite(np.vdot(rows, rows))  # other float32 products warn of overflow
 
 
 def plain_rows(rows: Any, width: int | None, what: str) -> Floats:
-    """Return real numbers of any type as float32 (n, d), for which ``are_plain`` holds unless n is
-    0.
+    """Convert real numbers of any type to float32 (n, d) that passes ``are_plain`` unless n is 0.
 
-    ``width`` is the required d; None allows any. BocError with the row for NaN, infinity, and
-    squares beyond float32.
+    ``width`` is the required d; None allows any. Raises BocError, which names the row, for NaN,
+    infinity, and squares beyond float32.
     """
     if width is not None and are_plain(rows, width):
         return rows  # type: ignore[no-any-return]
     values = np.asarray(rows)
     if values.dtype.kind not in "fiub":
-        raise BocError(f"{what} of type {values.dtype}; give real numbers, best as float32")
+        raise BocError(f"{what} of type {values.dtype}; give real numbers, preferably float32")
     if values.ndim != 2 or (width is not None and values.shape[1] != width):
         raise BocError(
             f"{what} of shape {values.shape}; give rows of {width or 'numbers'}: (n, "
@@ -52,17 +51,17 @@ def plain_rows(rows: Any, width: int | None, what: str) -> Floats:
         odd = np.flatnonzero(~np.isfinite(np.einsum("ij,ij->i", plain, plain)))
     if len(odd):
         raise BocError(
-            f"row {odd[0]} of the {what} holds NaN, infinity or numbers too large for float32; "
-            "mend it",
+            f"row {odd[0]} of the {what} contains NaN, infinity or numbers too large for float32; "
+            "correct it",
         )
     return plain
 
 
 def unit_rows(rows: Array) -> Floats:
-    """Return rows (n, d) scaled to length 1, float32; zero rows stay zero.
+    """Return rows (n, d) scaled to unit length, float32; zero rows stay zero.
 
-    Rows are first divided by their largest component, because squares of tiny and huge components
-    leave the range of float32.
+    Rows are first divided by their largest component, because squares of tiny or huge components
+    exceed the range of float32.
     """
     peaks = np.maximum(rows.max(axis=1, initial=0), -rows.min(axis=1, initial=0))[:, None]
     scaled = rows / np.where(peaks > 0, peaks, 1)
@@ -77,8 +76,7 @@ def mean_of(
     labels: NDArray[np.str_],
     means: Floats,
 ) -> Floats:
-    """Return the row of ``means`` (m, d) whose label is the modality, or else the mean of all
-    rows."""
+    """Return the row of ``means`` (m, d) labelled with the modality, or the mean of all rows."""
     known = labels.tolist()
     mean: Floats = means.mean(axis=0)
     if modality in known:

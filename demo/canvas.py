@@ -1,4 +1,4 @@
-"""The canvas that scenes are painted on, and the notation of drawings.
+"""Canvas for painting scenes, and the notation for drawings.
 
 Things and landscapes are stored as text: entries "verb words numbers" separated by semicolons.
 Numbers are hundredths of the unit square (of the thing, or of the picture), y downwards.
@@ -19,7 +19,7 @@ Points = NDArray[np.float64]
 
 
 class Sky(NamedTuple):
-    """A sky: its colours from the top down, the light on the land, and the clouds."""
+    """Sky: colours from top to bottom, the light on the land, and the clouds."""
 
     stops: str
     tint: tuple[float, float, float]
@@ -37,8 +37,8 @@ SKIES = {
 
 
 class Canvas:
-    """A square surface, three times as large as the picture; coordinates are fractions of its side,
-    y downwards."""
+    """Square surface, three times as large as the picture. Coordinates are fractions of its side, y
+    downwards."""
 
     def __init__(self, size: int, sky: str, rng: np.random.Generator) -> None:
         self.side = size * 3

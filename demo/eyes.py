@@ -1,4 +1,4 @@
-"""Training of the demo's eyes on painted scenes: ``python -m demo.eyes GALLERY... -o eyes.onnx``.
+"""Train the demo's eyes on painted scenes: ``python -m demo.eyes GALLERY... -o eyes.onnx``.
 
 Eyes are a small residual network. Each cell of its last map learns the painter's facts about the
 cell: the kind and the colour of the thing in front, the place and the sky. ``--regions onnx:FILE``
@@ -31,12 +31,12 @@ CELLS = 8
 FEATURES = 128
 # The classes of each head.
 HEADS = {"kind": len(ART) + 1, "colour": len(COLOURS), "place": len(PLACES), "sky": len(SKIES)}
-# The class that is not learned.
+# Class to ignore in training.
 UNKNOWN = -100
 
 
 class Eyes(nn.Module):
-    """A network from pixels (B, 3, SIDE, SIDE) in [0, 255] to non-negative features of cells (B,
+    """Network that maps pixels (B, 3, SIDE, SIDE) in [0, 255] to non-negative cell features (B,
     FEATURES, CELLS, CELLS)."""
 
     def __init__(self) -> None:
@@ -75,15 +75,15 @@ def _convolution(before: int, width: int, kernel: int, stride: int) -> nn.Module
 
 
 def describe(scene: Scene, boxes: Sequence[Box]) -> NDArray[np.int64]:
-    """Return the classes (HEADS, CELLS, CELLS) of a scene: of the thing in front, if the centre of
-    a cell is in its box, of the place, and of the sky. In a cell without a thing the kind is the
-    last class, and the colour is UNKNOWN."""
+    """Return the classes (HEADS, CELLS, CELLS) of a scene: the kind and colour of the front thing
+    whose box contains the centre of a cell, the place, and the sky. In a cell without a thing, the
+    kind is the last class and the colour is UNKNOWN."""
     place = list(PLACES).index(scene.background)
     sky = list(SKIES).index(scene.sky)
     nothing = (len(ART), UNKNOWN, place, sky)
     made = np.tile(np.array(nothing)[:, None, None], (1, CELLS, CELLS))
     centres = (np.arange(CELLS) + 0.5) / CELLS
-    # Things are in the order of painting: the last is in front.
+    # Things are in painting order, so the last thing is in front.
     for k in sorted(range(len(boxes)), key=lambda k: boxes[k][3]):
         left, top, right, bottom = boxes[k]
         thing = scene.things[k]
@@ -96,7 +96,7 @@ def describe(scene: Scene, boxes: Sequence[Box]) -> NDArray[np.int64]:
 
 
 def read_lessons(gallery: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return the pixels (n, 3, SIDE, SIDE) of a gallery, resized as by the region source, and their
+    """Return a gallery's pixels (n, 3, SIDE, SIDE), resized as in the region source, and their
     classes (n, HEADS, CELLS, CELLS)."""
     scenes = read_scenes(gallery / "scenes.json")
     entries = json.loads((gallery / "scenes.json").read_text(encoding="utf-8"))
@@ -153,14 +153,14 @@ def train(pixels: Tensor, classes: Tensor, epochs: int, seed: int) -> Eyes:
     "--output",
     required=True,
     type=click.Path(path_type=Path),
-    help="File to write, a network in ONNX.",
+    help="ONNX file to write.",
 )
 @click.option("--epochs", default=12, show_default=True, help="Number of passes over the pictures.")
 @click.option(
     "--seed",
     default=0,
     show_default=True,
-    help="Seed; on the same machine it makes the same eyes.",
+    help="Seed; the same seed gives the same eyes on the same machine.",
 )
 def main(galleries: Sequence[Path], output: Path, epochs: int, seed: int) -> None:
     """Train eyes on GALLERIES of demo.gallery."""

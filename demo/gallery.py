@@ -1,5 +1,5 @@
-"""Painting of a gallery of captioned scenes for trials: ``python -m demo.gallery FOLDER --count
-2000 --seed 1``."""
+"""Paint a gallery of captioned scenes for trials: ``python -m demo.gallery FOLDER --count 2000
+--seed 1``."""
 
 import sys
 from pathlib import Path
@@ -26,8 +26,8 @@ from demo.scene import draw_gallery
     help="Seed; the same seed paints the same pictures.",
 )
 def main(folder: Path, count: int, seed: int) -> None:
-    """Paint a gallery into FOLDER: pictures, captions.csv, and the contents of each scene with
-    their boxes (scenes.json)."""
+    """Paint a gallery into FOLDER. FOLDER gets pictures, captions.csv, and scenes.json with the
+    contents and boxes of each scene."""
     try:
         gallery = draw_gallery(folder, count, seed)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""The landscapes behind scenes: sky, weather and land."""
+"""Paint the landscapes behind scenes: sky, weather and land."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,8 +9,8 @@ from demo.canvas import RGB, Canvas, entries, rgb
 
 
 class Place(NamedTuple):
-    """A landscape: the end of its sky, and the heights for the lower edges of things on land and on
-    water."""
+    """Landscape, with the lower end of its sky, and the heights of the lower edges of things on
+    land and on water."""
 
     horizon: float
     land: tuple[float, float] | None = (0.80, 0.95)
@@ -68,7 +68,7 @@ PLACE_ART = {
 }
 
 
-# The places and the sizes of the puffs of a cloud.
+# Positions and sizes of a cloud's puffs.
 CLOUD = (
     (-0.62, 0.0, 0.36),
     (0.62, 0.02, 0.34),
@@ -126,7 +126,7 @@ def paint_rain(canvas: Canvas) -> None:
 
 
 def paint_land(canvas: Canvas, place: str) -> None:
-    """Paint the landscape in front of the sky. KeyError for an unknown place."""
+    """Paint the landscape in front of the sky. Raises KeyError for an unknown place."""
     for entry in entries(PLACE_ART[place]):
         LAND[entry.verb](canvas, [canvas.shade(rgb(word)) for word in entry.words], *entry.numbers)
 

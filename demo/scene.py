@@ -1,4 +1,4 @@
-"""Scenes: their things, layout and captions, and galleries of them."""
+"""Compose scenes of things with a layout and captions, and draw galleries."""
 
 import csv
 import json
@@ -15,13 +15,13 @@ from demo.canvas import SKIES, Box, Canvas
 from demo.land import PLACES, paint_land, paint_rain, paint_sky
 from demo.things import ART, COLOURS, paint_base, paint_thing
 
-# The side of a thing as a fraction of the side of the picture.
+# Side of a thing as a fraction of the picture's side.
 SIZES = {"small": 0.21, "": 0.33, "big": 0.48}
 # Each relation and its inverse.
 RELATIONS = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}
 FLYERS = ("balloon", "kite", "rocket", "butterfly")
 SWIMMERS = ("boat", "fish")
-# The file that marks a folder whose pictures may be replaced.
+# File that marks a folder whose pictures may be replaced.
 MARK = ".gallery"
 
 NOUNS: dict[str, tuple[str, ...]] = {kind: (kind,) for kind in ART} | {
@@ -54,7 +54,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "butterfly": ("flutters",),
     "fish": ("leaps", "jumps"),
 }
-# The preposition for things on the ground, then names.
+# Preposition for things on the ground, then names.
 PLACE_WORDS = {
     "beach": ("on", "a sandy beach", "the beach", "the seashore"),
     "sea": ("on", "the open sea", "the ocean", "the waves of the sea"),
@@ -97,7 +97,7 @@ TEMPLATES_OF_A_RELATION = (
 
 @dataclass(frozen=True)
 class Thing:
-    """One thing in a scene, of a kind in ``ART``, a colour and a size ("small", "", "big")."""
+    """Thing in a scene, with a kind from ``ART``, a colour and a size ("small", "", "big")."""
 
     kind: str
     colour: str
@@ -106,8 +106,8 @@ class Thing:
 
 @dataclass(frozen=True)
 class Scene:
-    """The contents of a picture, of one to three things; ``relation`` is the position of the first
-    of two things relative to the second."""
+    """Contents of a picture with one to three things. ``relation`` is the position of the first of
+    two things relative to the second."""
 
     background: str
     sky: str
@@ -148,8 +148,8 @@ def sample_scene(rng: np.random.Generator) -> Scene:
 
 
 def boxes(scene: Scene, rng: np.random.Generator) -> list[Box]:
-    """Return the box of each thing that ``draw`` paints with a generator in the same state: (left,
-    top, right, bottom) in [0, 1]."""
+    """Return the box of each thing, (left, top, right, bottom) in [0, 1], as painted by ``draw``
+    with a generator in the same state."""
     return _layout(scene, np.random.default_rng(_seeds(rng)[1]))
 
 
@@ -194,7 +194,7 @@ def _abreast(
     relation: str | None,
     rng: np.random.Generator,
 ) -> list[float]:
-    """Return the left edges of things side by side, in the order of the relation, or in any
+    """Return the left edges of things placed side by side, in the order of the relation or in any
     order."""
     number = len(sides)
     order = rng.permutation(number).tolist()
@@ -215,7 +215,7 @@ def _stacked(
     upper: int,
     rng: np.random.Generator,
 ) -> tuple[list[float], list[float]]:
-    """Return the left edges and the feet of two things; ``upper`` is the index of the upper
+    """Return the left edges and lower edges of two things. ``upper`` is the index of the upper
     thing."""
     lower = 1 - upper
     feet = list(feet)
@@ -262,7 +262,7 @@ def captions(
     rng: np.random.Generator,
     n: int = 5,
 ) -> list[str]:
-    """Write ``n`` true sentences about a scene, in lower case; all different unless ``n`` is very
+    """Write ``n`` true sentences about a scene, in lower case. All differ unless ``n`` is very
     large."""
     templates = list(TEMPLATES)
     if scene.relation:
@@ -325,14 +325,14 @@ def draw_gallery(
     """Write ``count`` scenes to ``folder``: ``images/00000.jpg`` and so on, ``captions.csv``, and
     ``scenes.json`` with the contents of each scene and their boxes.
 
-    The function yields the number of finished pictures, and writes the two tables at its end. The
-    same arguments give the same bytes, and scene k is the same in a gallery of any length.
-    ValueError, before anything is written, for a folder with files that are not a gallery, which
+    The function yields the number of finished pictures, and writes the two tables at the end. The
+    same arguments give the same bytes, and scene k is the same in a gallery of any length. Raises
+    ValueError, before writing, for a folder that contains files other than a gallery, since they
     would be replaced.
     """
     folder = Path(folder)
     if folder.is_dir() and any(folder.iterdir()) and not (folder / MARK).exists():
-        raise ValueError(f"{folder} contains files but is no gallery; choose another folder")
+        raise ValueError(f"{folder} contains files but is not a gallery; choose another folder")
     return _gallery(folder, count, seed, size)
 
 
@@ -358,8 +358,8 @@ def _gallery(folder: Path, count: int, seed: int, size: int) -> Iterator[int]:
 
 
 def read_scenes(path: Path) -> list[Scene]:
-    """Return the scenes of a ``scenes.json``; scene k belongs to picture k. ValueError for another
-    file."""
+    """Return the scenes in a ``scenes.json``, where scene k belongs to picture k. Raises ValueError
+    for another file."""
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
         scenes = []

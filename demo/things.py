@@ -1,4 +1,4 @@
-"""The things in scenes: their shapes and colours, and painting them."""
+"""Paint the things in scenes from their shapes and colours."""
 
 import colorsys
 from collections.abc import Iterator
@@ -158,7 +158,7 @@ TILT = {
 
 class _Shape(NamedTuple):
     tone: str
-    # The width is 0 for a filled shape.
+    # A width of 0 marks a filled shape.
     width: float
     points: Points
 
@@ -218,7 +218,7 @@ def _hsv(hue: float, saturation: float, value: float) -> RGB:
 
 
 def _tones(colour: str, rng: np.random.Generator) -> dict[str, RGB]:
-    """Return the shades of a thing of this colour: base, shadow, light, and trimmings."""
+    """Return the shades of a thing in this colour: base, shadow, light, and trimmings."""
     hue, saturation, value = COLOURS[colour]
     shift = rng.uniform(-5, 5)
     value = value + rng.uniform(-0.03, 0.02)
@@ -237,8 +237,8 @@ def paint_thing(
     box: Box,
     rng: np.random.Generator,
 ) -> None:
-    """Paint one thing into ``box``, perhaps slightly rotated or mirrored. KeyError for an unknown
-    kind or colour."""
+    """Paint one thing into ``box``, possibly slightly rotated or mirrored. Raises KeyError for an
+    unknown kind or colour."""
     tones = _tones(colour, rng)
     side = box[2] - box[0]
     angle = np.radians(TILT.get(kind, 0.0) * rng.uniform(-1, 1))

@@ -1,9 +1,9 @@
-"""CLIP, SigLIP and other dual encoders: ``clip:NAME_OR_FOLDER``.
+"""Load CLIP, SigLIP and other dual encoders, by ``clip:NAME_OR_FOLDER``.
 
-The encoder runs two published networks in ONNX (``runtime.onnx_pair``), or a model of
-``transformers`` on torch (``runtime.dual_network``). On torch the vectors come from the library
-(``get_image_features``, ``get_text_features``), and are scaled to unit length. The module downloads
-nothing, and runs no code of a model.
+The encoder runs two published ONNX networks (``runtime.onnx_pair``), or a ``transformers`` model on
+torch (``runtime.dual_network``). On torch the library computes the vectors (``get_image_features``,
+``get_text_features``), which are then scaled to unit length. The module downloads no files and runs
+no code from a model.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CONFIG = "config.json"
 
 @dataclass
 class ClipEncoder(DualEncoder):
-    """An encoder over the ``towers`` of a published model, without concept sets."""
+    """Encoder that runs the ``towers`` of a published model, without concept sets."""
 
     towers: Any
 
@@ -39,11 +39,12 @@ class ClipEncoder(DualEncoder):
 
 
 def load(argument: str, runtime: Runtime) -> ClipEncoder:
-    """Load a dual encoder: from a folder, from ``boc model get``, or by name from the Hugging Face
-    cache.
+    """Load a dual encoder from a folder, from a download by ``boc model get``, or by name from the
+    Hugging Face cache.
 
-    Nothing is downloaded. Weights are read from safetensors, or from torch files that contain only
-    weights. EncoderError says how to get missing parts, or why a model cannot be used.
+    The function never downloads. Weights are read from safetensors, or from torch files that
+    contain only weights. Raises EncoderError, which explains how to get missing parts, or why a
+    model is unusable.
     """
     name, folder = find(argument)
     pair = models.pair_in(folder)
@@ -52,7 +53,7 @@ def load(argument: str, runtime: Runtime) -> ClipEncoder:
         towers = import_for_torch("dual_network").read_model(name, folder, runtime)
     elif runtime.device == "cuda":
         raise EncoderError(
-            f"{name}: networks in ONNX, which run on the CPU here",
+            f"{name}: the networks are in ONNX and run on the CPU here",
             "leave out <--device>, or get weights of transformers for the card: "
             "<boc model get google/siglip2-base-patch16-256>",
         )
@@ -68,7 +69,8 @@ def load(argument: str, runtime: Runtime) -> ClipEncoder:
 
 
 def parts(name: str, folder: Path) -> ModelFiles:
-    """Return the files on which a model's networks in ONNX depend. EncoderError without weights."""
+    """Return the files on which a model's ONNX networks depend. Raises EncoderError without
+    weights."""
     weights = models.weights(folder)
     if not weights:
         raise EncoderError(
@@ -78,7 +80,7 @@ def parts(name: str, folder: Path) -> ModelFiles:
 
 
 def digest(name: str, folder: Path) -> str:
-    """Return the digest of a model. EncoderError if the files differ from the download."""
+    """Return a model's digest. Raises EncoderError if the files differ from the download."""
     contents = parts(name, folder).digest()
     got = models.read(folder)
     if got is not None and got.contents != contents:
@@ -96,8 +98,8 @@ def find(argument: str) -> tuple[str, Path]:
     if folder.is_dir():
         if not (folder / CONFIG).is_file() and models.pair_in(folder) is None:
             raise EncoderError(
-                f"{folder}: no folder of the transformers library (no config.json), and no two "
-                "networks in ONNX; give such a folder",
+                f"{folder}: contains neither a transformers model (config.json) nor two ONNX "
+                "networks; give such a folder",
             )
         return str(folder.resolve()), folder
     name = argument
@@ -113,12 +115,12 @@ def find(argument: str) -> tuple[str, Path]:
         cached = try_to_load_from_cache(name, CONFIG)
     except HFValidationError:
         raise EncoderError(
-            f"{argument}: no such folder; give one that exists, or a name such as clip",
+            f"{argument}: folder does not exist; give an existing folder, or a name such as clip",
         ) from None
     # The cache marks a file that is known to be absent by a value that is not a path.
     if not isinstance(cached, str):
         raise EncoderError(
-            f"{argument}: no such folder, and no model of that name on this machine",
+            f"{argument}: neither a folder nor a model on this machine",
             f"download it with: <boc model get {argument}>, then repeat the command",
         )
     return name, Path(cached).parent

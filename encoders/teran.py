@@ -1,5 +1,4 @@
-"""Loading of TERAN from a model folder, by ``load_encoder``. The network is in
-``networks/teran.py``."""
+"""Load TERAN from a model folder with ``load_encoder``. The network is in ``networks/teran.py``."""
 
 from functools import partial
 

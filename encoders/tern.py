@@ -1,5 +1,4 @@
-"""Loading of TERN from a model folder, by ``load_encoder``. The network is in
-``networks/tern.py``."""
+"""Load TERN from a model folder with ``load_encoder``. The network is in ``networks/tern.py``."""
 
 from functools import partial
 

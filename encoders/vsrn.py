@@ -1,5 +1,4 @@
-"""Loading of VSRN from a model folder, by ``load_encoder``. The network is in
-``networks/vsrn.py``."""
+"""Load VSRN from a model folder with ``load_encoder``. The network is in ``networks/vsrn.py``."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Loading of VSRN++ from a model folder, by ``load_encoder``. The network is in
+"""Load VSRN++ from a model folder with ``load_encoder``. The network is in
 ``networks/vsrnpp.py``."""
 
 from functools import partial

@@ -12,19 +12,19 @@ from boc.vectors import plain_rows
 
 
 def check_rows(manifest: Manifest, rows: Rows, concept_dim: int | None) -> None:
-    """Raise BackendError unless ``rows`` have equal lengths and different ids, and fit the index
+    """Raise BackendError unless ``rows`` have equal lengths and distinct ids, and match the index
     and its ``concept_dim``."""
     items, terms, vectors, concepts = rows
     if not len(items) == terms.shape[0] == len(vectors):
         raise BackendError(
-            f"{len(items)} items, {terms.shape[0]} term rows, {len(vectors)} vectors: must be "
-            "equal",
+            f"{len(items)} items, {terms.shape[0]} term rows and {len(vectors)} vectors, but the "
+            "numbers must be equal",
         )
     actual = terms.shape[1], vectors.shape[1]
     expected = manifest.codec["n_terms"], manifest.identity.dim
     if actual != expected:
         raise BackendError(
-            f"(terms, dimension) of the rows are {actual}, those of the index {expected}",
+            f"the rows have (terms, dimension) {actual}, but the index has {expected}",
         )
     odd = undeclared_field(items, manifest.fields)
     if odd is not None:
@@ -37,13 +37,14 @@ def check_rows(manifest: Manifest, rows: Rows, concept_dim: int | None) -> None:
     dtype = None if concepts is None else concepts.values.dtype.name
     if dtype != manifest.concept_dtype:
         raise BackendError(
-            f"concept sets of type {dtype}, those of the index are of type "
-            f"{manifest.concept_dtype}",
+            f"concept sets of type {dtype}, but the index stores type {manifest.concept_dtype}",
         )
     if concepts is None:
         return
     if len(concepts) != len(items):
-        raise BackendError(f"{len(items)} items, {len(concepts)} concept sets: must be equal")
+        raise BackendError(
+            f"{len(items)} items and {len(concepts)} concept sets, but the numbers must be equal",
+        )
     width = concepts.values.shape[1]
     if concept_dim is not None and width != concept_dim:
         raise BackendError(f"concepts of {width} components after some of {concept_dim}")
@@ -57,7 +58,7 @@ def check_request(request: SearchRequest, manifest: Manifest, name: object) -> N
     rescore = request.rescore
     n_asked = request.queries.shape[1] if request.code is None else len(request.code.centroids[-1])
     if n_asked != n_terms:
-        raise BackendError(f"queries have {n_asked} terms, the index has {n_terms}")
+        raise BackendError(f"queries have {n_asked} terms, but the index has {n_terms}")
     if rescore is not None:
         if not rescore.plain:
             plain_rows(rescore.queries.vectors, manifest.identity.dim, "queries")
@@ -91,18 +92,18 @@ def _check_alignment(
         raise no_concepts(name)
     if rescore.queries.concepts is None:
         raise BocError(
-            f"the queries hold no concept sets, which {rescore.metric} compares; re-rank by dot",
+            f"the queries have no concept sets, which {rescore.metric} compares; re-rank by dot",
         )
     if modality is None:
         raise BackendError(
-            f"{rescore.metric} compares words with regions; say which modality is searched for",
+            f"{rescore.metric} compares words with regions; set the modality of the hits",
         )
 
 
 def no_concepts(name: object) -> BackendError:
     """Return the error for an index without concept sets."""
     return BackendError(
-        f"the index {name} holds no concept sets",
+        f"the index {name} has no concept sets",
         "make it with <boc index --concepts float16>, or re-rank by dot",
     )
 

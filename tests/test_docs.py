@@ -57,7 +57,7 @@ SHELL = [
     for page in PAGES
     for _, kind, body in blocks(page)
     if kind == "sh"
-    for line in body.splitlines()
+    for line in body.replace("\\\n", "").splitlines()
 ]
 
 

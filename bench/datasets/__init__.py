@@ -1,1 +1,1 @@
-"""Published data as files that boc and the benchmarks read."""
+"""Convert published data to files that boc and the benchmarks read."""

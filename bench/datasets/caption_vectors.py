@@ -1,4 +1,4 @@
-"""Vectors of real captions: a gallery, and held-out captions of the same photographs as queries.
+"""Encode real captions as a gallery, with held-out captions of the same photographs as queries.
 
     python -m bench.datasets.caption_vectors CAPTIONS OUT
 
@@ -32,7 +32,7 @@ TEXTS = 256  # texts encoded at a time
 
 
 def read_captions(path: Path) -> list[Item]:
-    """Read all captions: ids are image#number, the group is the image."""
+    """Read all captions, with ids image#number and the image as group."""
     with open_text(path) as file:
         columns = [line.rstrip("\r\n").split("\t") for line in file]
     return [Item(f"{image}#{number}", "text", caption, image) for image, number, caption in columns]
@@ -44,7 +44,7 @@ def split_captions(
     queries: int,
     seed: int,
 ) -> list[list[Item]]:
-    """Split captions into gallery, queries and validation queries, in the order of the table."""
+    """Split captions into gallery, queries and validation queries, in table order."""
     rng = np.random.default_rng(seed)
     images = rng.permutation(sorted({c.group for c in captions}))
     rank = {image: i for i, image in enumerate(images.tolist())}
@@ -104,7 +104,7 @@ def write(path: Path, header: Header, parts: Sequence[tuple[Sequence[Item], Matr
             for start in range(0, len(items), BATCH):
                 block = slice(start, start + BATCH)
                 batch = Batch(list(items[block]), Embeddings(items[0].modality, vectors[block]))
-                if done >= writer.done:  # rows of a stopped run stay
+                if done >= writer.done:  # keep the rows of a stopped run
                     writer.append(len(batch), [batch])
                 done += len(batch)
         writer.finish()
@@ -124,11 +124,12 @@ def write(path: Path, header: Header, parts: Sequence[tuple[Sequence[Item], Matr
     "--queries",
     default=500,
     show_default=True,
-    help="Number of captions that are queries, and of captions to tune on.",
+    help="Number of queries, and of validation queries to tune on.",
 )
 @click.option("--seed", default=0, show_default=True)
 def main(captions: Path, out: Path, gallery: int, queries: int, seed: int) -> None:
-    """Write feature files of CAPTIONS: OUT and beside it its queries and validation queries."""
+    """Write feature files of CAPTIONS: the gallery OUT, and beside it the queries and validation
+    queries."""
     sets = split_captions(read_captions(captions), gallery, queries, seed)
     vectors = vectors_of([item.content for items in sets for item in items])
     ends = np.cumsum([len(items) for items in sets])

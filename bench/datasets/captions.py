@@ -1,4 +1,4 @@
-"""Readers of files of captioned pictures: pairs of image and caption, and lists of images by split.
+"""Read caption files: pairs of image and caption, and lists of images by split.
 
 | file | of |
 |---|---|
@@ -27,25 +27,23 @@ from typing import Any, TextIO
 
 import click
 
-# The papers use this many sentences of a picture in a Karpathy file; some pictures of COCO have six
-# or seven.
+# number of sentences per picture used in the papers; some COCO pictures have more
 FIRST = 5
 
 
 class DataError(click.ClickException):
-    """An error in a file whose contents differ from its name, or are incomplete."""
+    """The contents of a file do not match its name, or are incomplete."""
 
 
 @dataclass
 class Captions:
-    """A captioned collection: ``captions`` (image, sentence) in the order of the files, and
-    ``splits``, lists of images by name."""
+    """Captioned collection: ``captions`` (image, sentence) in file order, and ``splits``, lists of
+    images by split name."""
 
     captions: list[tuple[str, str]] = field(default_factory=list)
     splits: dict[str, list[str]] = field(default_factory=dict)
     empty: int = 0  # number of captions without a word, which are left out
-    # The number of sentences in a Karpathy file that are left out, after the first five of a
-    # picture.
+    # Number of sentences in a Karpathy file that are left out, beyond the first five of a picture.
     beyond: int = 0
 
     def add(self, image: str, caption: str) -> None:
@@ -58,13 +56,13 @@ class Captions:
 
     @property
     def images(self) -> list[str]:
-        """The distinct images that have a caption."""
+        """Return the distinct images that have a caption."""
         return list(dict.fromkeys(image for image, _ in self.captions))
 
 
 @contextmanager
 def open_text(path: Path) -> Iterator[TextIO]:
-    """Open a UTF-8 text, gzipped or not. DataError for any other file."""
+    """Open a UTF-8 text, gzipped or not. Raises DataError for any other file."""
     try:
         if path.suffix == ".gz":
             with gzip.open(path, "rt", encoding="utf-8-sig") as file:
@@ -77,7 +75,7 @@ def open_text(path: Path) -> Iterator[TextIO]:
 
 
 def read_json(path: Path, *keys: str) -> list[list[Any]]:
-    """Read the lists under these keys of a JSON object; a missing list is empty. COCO takes about 1
+    """Read the lists under these keys in a JSON object. A missing list is empty. COCO takes about 1
     GB of memory."""
     with open_text(path) as file:
         try:
@@ -92,8 +90,8 @@ def read_json(path: Path, *keys: str) -> list[list[Any]]:
 
 
 def read_coco(paths: Sequence[Path]) -> Captions:
-    """Read COCO's own files, such as captions_val2014.json: each file is a split, and its pictures
-    lie in a folder with the name of the split."""
+    """Read COCO's own files, such as captions_val2014.json. Each file is a split, and its pictures
+    are in a folder named after the split."""
     corpus = Captions()
     for path in paths:
         split = path.stem.partition("_")[2]
@@ -106,13 +104,13 @@ def read_coco(paths: Sequence[Path]) -> Captions:
         ]
         if not names or not captions:
             raise DataError(
-                f"{path}: no images or no annotations in it; give COCO's captions_{split}.json",
+                f"{path}: contains no images or no annotations; give COCO's captions_{split}.json",
             )
         strange = next((key for key, _ in captions if key not in names), None)
         if strange is not None:
             raise DataError(
-                f"{path}: a caption is of image {strange}, which the file does not list; fetch "
-                "it again",
+                f"{path}: a caption belongs to image {strange}, which the file does not list; "
+                "fetch it again",
             )
         for owner, caption in captions:
             corpus.add(names[owner], caption)
@@ -121,10 +119,10 @@ def read_coco(paths: Sequence[Path]) -> Captions:
 
 
 def read_karpathy(paths: Sequence[Path]) -> Captions:
-    """Read Karpathy's file of a corpus, such as dataset_coco.json; pictures of COCO are in the
-    folder ``filepath``.
+    """Read Karpathy's file for a corpus, such as dataset_coco.json. COCO pictures are in the folder
+    ``filepath``.
 
-    As in the papers, the first five sentences of a picture are its captions.
+    As in the papers, a picture's captions are its first five sentences.
     """
     corpus = Captions()
     for path in paths:
@@ -137,7 +135,7 @@ def read_karpathy(paths: Sequence[Path]) -> Captions:
             for sentence in sentences[:FIRST]:
                 corpus.add(image, _value(path, sentence, "raw", str))
     if not corpus.captions:
-        raise DataError(f"{paths[0]}: no images in it; give one of Karpathy's dataset_NAME.json")
+        raise DataError(f"{paths[0]}: contains no images; give one of Karpathy's dataset_NAME.json")
     return corpus
 
 
@@ -152,8 +150,7 @@ def _value(path: Path, element: Any, key: str, kind: type = object) -> Any:
 
 
 def read_tokens(paths: Sequence[Path]) -> Captions:
-    """Read lines ``image#number<TAB>caption``, with the lists of splits that lie beside them, if
-    any."""
+    """Read lines ``image#number<TAB>caption``, with the split lists beside the file, if any."""
     corpus = Captions()
     for path in paths:
         for number, line in _lines(path):
@@ -172,7 +169,7 @@ def read_tokens(paths: Sequence[Path]) -> Captions:
 
 
 def read_table(paths: Sequence[Path]) -> Captions:
-    """Read our own table ``image,caption``, with the lists NAME.ids.txt beside it."""
+    """Read our own table ``image,caption``, with the split lists NAME.ids.txt beside it."""
     corpus = Captions()
     for path in paths:
         with open_text(path) as file:
@@ -183,7 +180,7 @@ def read_table(paths: Sequence[Path]) -> Captions:
                 for row in reader:
                     if not row["image"] or row["caption"] is None:
                         raise DataError(
-                            f"{path}, line {reader.line_num}: image and caption must both be there",
+                            f"{path}, line {reader.line_num}: image or caption is missing",
                         )
                     corpus.add(row["image"], row["caption"])
             except csv.Error as error:
@@ -238,7 +235,7 @@ def read_parallel(paths: Sequence[Path]) -> Captions:
 
 
 def _lines(path: Path, *, empty: bool = False) -> Iterator[tuple[int, str]]:
-    """Yield (number, line) of the lines that are not empty."""
+    """Yield (number, line) for each non-empty line."""
     with open_text(path) as file:
         for number, line in enumerate(file, 1):
             text = line.rstrip("\r\n")
@@ -257,14 +254,13 @@ READERS: tuple[tuple[str, Callable[[Sequence[Path]], Captions]], ...] = (
 
 
 def read(paths: Sequence[Path]) -> Captions:
-    """Read caption files, whose names show their kind."""
+    """Read caption files, whose names indicate their kind."""
     for pattern, reader in READERS:
         if all(re.fullmatch(pattern, path.name) for path in paths):
             corpus = reader(paths)
             if not corpus.captions:
-                raise DataError(f"{paths[0]}: no captions in it; fetch it again")
+                raise DataError(f"{paths[0]}: contains no captions; fetch it again")
             return corpus
     raise DataError(
-        f"{paths[0]}: no known name of a file of captions; see python -m bench.datasets.make "
-        "--help",
+        f"{paths[0]}: not a known name of a caption file; see python -m bench.datasets.make --help",
     )

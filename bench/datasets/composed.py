@@ -1,4 +1,4 @@
-"""A gallery of composed pictures, searched by sentences: queries and items have different
+"""Compose a gallery of pictures to search by sentences, so that queries and items have different
 distributions.
 
     boc extract captions.csv -o regions.h5 --regions 'efficientnet:lite2?cells=3&crops=2'
@@ -41,14 +41,15 @@ LATENT = 600  # dimensions of the latent semantic analysis
 
 @dataclass(frozen=True)
 class Photographs:
-    """The photographs with regions: the projected regions (r, d), and the first and last place of
+    """Photographs with regions: the projected regions (r, d), and the first and last position of
     each photograph's regions."""
 
     regions: Matrix
     spans: NDArray[np.int64]
 
     def compose(self, rng: np.random.Generator, count: int) -> Matrix:
-        """Compose pictures (count, d): each is the mean of regions drawn from two photographs."""
+        """Compose pictures (count, d), each of which is the mean of regions drawn from two
+        photographs."""
         pictures = np.empty((count, self.regions.shape[1]), np.float32)
         pairs = rng.integers(len(self.spans), size=(count, 2))
         for picture, pair in zip(pictures, pairs, strict=True):
@@ -61,8 +62,8 @@ class Photographs:
 
 
 def scaled_regions(file: FeatureFile) -> Matrix:
-    """Return the signed square roots of all regions, each component at mean zero and unit
-    variance."""
+    """Return the signed square roots of all regions, with zero mean and unit variance in each
+    component."""
     regions = file.memory_map("image", "ragged/features").astype(np.float32)
     np.multiply(np.sign(regions), np.sqrt(np.abs(regions)), out=regions)
     regions -= regions.mean(axis=0)

@@ -1,4 +1,4 @@
-"""The truth of a gallery: sentences, and exactly which of its pictures they describe.
+"""Ground truth of a gallery: sentences, and the exact set of pictures that each one describes.
 
 A sentence describes things, perhaps their colours, a background, and the position of one thing
 relative to another. A picture is right if it has all parts of the sentence; its relevance is the
@@ -22,12 +22,12 @@ from demo.canvas import Box
 from demo.scene import PLACE_WORDS, RELATION_WORDS, RELATIONS, Scene, preposition, read_scenes
 
 FAMILIES = ("kind", "colour", "place", "two", "relation")
-DEPTH = 10  # hits that count
+DEPTH = 10  # number of hits that count
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A scene, and the box of each of its things."""
+    """Scene with the box of each thing."""
 
     scene: Scene
     boxes: tuple[Box, ...]
@@ -35,9 +35,9 @@ class Picture:
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence by its contents: ``things`` as pairs of kind and colour, "" for any; a background,
-    and the position of the first of two things relative to the second, each "" if the sentence has
-    none."""
+    """Contents of a sentence: ``things`` as pairs of kind and colour ("" for any), a background,
+    and the position of the first of two things relative to the second. A missing background or
+    position is ""."""
 
     things: tuple[tuple[str, str], ...]
     background: str = ""
@@ -45,7 +45,7 @@ class Sentence:
 
     @property
     def text(self) -> str:
-        """The sentence."""
+        """Return the sentence as text."""
         phrases = []
         for kind, colour in self.things:
             words = f"{colour} {kind}".strip()
@@ -61,7 +61,7 @@ class Sentence:
         return f"{text} {where} {PLACE_WORDS[self.background][1]}"
 
     def parts(self, picture: Picture) -> Parts:
-        """Return the parts of the sentence that a picture has."""
+        """Return the parts of the sentence that match a picture."""
         things = picture.scene.things
         kinds = [any(thing.kind == kind for thing in things) for kind, _ in self.things]
         colours = [
@@ -93,8 +93,8 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of a sentence that a picture has: each kind, each kind in its colour, the
-    background, the relation; empty where the sentence has none."""
+    """Parts of a sentence that match a picture: each kind, each kind in its colour, the background,
+    the relation; empty if the sentence lacks the part."""
 
     kinds: list[bool]
     colours: list[bool]
@@ -103,13 +103,13 @@ class Parts:
 
     @property
     def share(self) -> float:
-        """The share of the parts that the picture has: 1 for a right picture."""
+        """Return the share of parts that match, which is 1 for a right picture."""
         parts = [*self.kinds, *self.colours, *self.place, *self.relation]
         return sum(parts) / len(parts)
 
     @property
     def verdicts(self) -> dict[str, bool]:
-        """The flags by name: "everything", and each part of the sentence."""
+        """Return the flags by name, for "everything" and for each part of the sentence."""
         groups = {
             "kind": self.kinds,
             "colour": self.colours,
@@ -123,7 +123,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class Query:
-    """A sentence of a family, and the ``parts`` of the sentence that each picture has."""
+    """Sentence of a family, with the ``parts`` that match each picture."""
 
     family: str
     sentence: Sentence
@@ -131,14 +131,14 @@ class Query:
 
     @property
     def relevance(self) -> NDArray[np.float64]:
-        """The relevance of each picture (n,), in [0, 1]; pictures of relevance 1 are right."""
+        """Return the relevance (n,) of each picture, in [0, 1]. Pictures with relevance 1 are
+        right."""
         return np.array([part.share for part in self.parts])
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A share of queries, or a mean over queries, and the value for a random order of the
-    pictures."""
+    """Share of queries, or mean over queries, with the value for a random order of the pictures."""
 
     value: float
     chance: float
@@ -146,8 +146,8 @@ class Measure:
 
 
 def read_gallery(path: Path) -> list[Picture]:
-    """Read the scenes and boxes of a ``scenes.json``, in the order of the pictures. ValueError if
-    it is not such a file."""
+    """Read the scenes and boxes in a ``scenes.json``, in picture order. Raises ValueError for
+    another file."""
     if not path.is_file():
         raise DataError(
             f"{path} is missing; paint the gallery: python -m demo.gallery {path.parent}",
@@ -155,7 +155,7 @@ def read_gallery(path: Path) -> list[Picture]:
     scenes = read_scenes(path)
     boxes = [entry.get("boxes", []) for entry in json.loads(path.read_text(encoding="utf-8"))]
     if any(len(scene.things) != len(places) for scene, places in zip(scenes, boxes, strict=True)):
-        raise ValueError(f"{path} does not tell where all things are: draw the gallery again")
+        raise ValueError(f"{path} lacks the positions of some things; draw the gallery again")
     return [
         Picture(scene, tuple((x, y, right, bottom) for x, y, right, bottom in places))
         for scene, places in zip(scenes, boxes, strict=True)
@@ -163,8 +163,8 @@ def read_gallery(path: Path) -> list[Picture]:
 
 
 def queries(gallery: Sequence[Picture], most: int = 300, seed: int = 0) -> list[Query]:
-    """Draw at most ``most`` sentences of each family, by ``seed``, from the sentences that describe
-    some picture."""
+    """Draw at most ``most`` sentences per family, by ``seed``, from sentences that describe a
+    picture."""
     drawn = []
     for family in FAMILIES:
         candidates = list(
@@ -181,9 +181,9 @@ def queries(gallery: Sequence[Picture], most: int = 300, seed: int = 0) -> list[
 
 
 def judge(family: Sequence[Query], rankings: Sequence[Sequence[int]]) -> dict[str, Measure]:
-    """Measure the hits of queries of one family: whether the first hit has each part, "R@10" for a
-    right picture among the first ten, "NDCG@10" by relevance. A ranking is a list of numbers of
-    pictures, best first; it may be short."""
+    """Measure the hits for queries of one family: whether the first hit matches each part, "R@10"
+    for a right picture among the first ten, and "NDCG@10" by relevance. A ranking is a list of
+    picture numbers, best first, and may be short."""
     sums: dict[str, list[tuple[float, float]]] = {}
     for query, ranking in zip(family, rankings, strict=True):
         for name, pair in _score_ranking(query, ranking):
@@ -198,7 +198,7 @@ def _score_ranking(
     query: Query,
     ranking: Sequence[int],
 ) -> Iterator[tuple[str, tuple[float, float]]]:
-    """Yield names of measures, each with the value of the ranking and the value of chance."""
+    """Yield the name of each measure, the ranking's value, and the chance value."""
     flags = [part.verdicts for part in query.parts]
     for name in flags[0]:
         first = bool(ranking) and flags[ranking[0]][name]
@@ -221,7 +221,7 @@ def _score_ranking(
 
 
 def holds(relation: str, a: Box, b: Box) -> bool:
-    """Return whether ``a`` is wholly left of, right of, above or below ``b``."""
+    """Return whether ``a`` is entirely left of, right of, above or below ``b``."""
     if relation in ("right of", "below"):
         return holds(RELATIONS[relation], b, a)
     if relation == "left of":

@@ -1,4 +1,4 @@
-"""Published data as files that boc and the other benchmarks read.
+"""Convert published data to files that boc and the other benchmarks read.
 
     # then: python -m bench.race.race glove/...h5
     python -m bench.datasets.make ann glove-100-angular.hdf5 -o glove
@@ -12,8 +12,8 @@
     boc extract tables/coco/captions.csv --images coco/
         --ids tables/coco/train.ids.txt -o train.h5 --encoder ...
 
-SOURCE of a corpus is its folder, or a file of captions; in a folder, the first of these files that
-exists is read, from the folder or from ``annotations`` in it:
+The SOURCE of a corpus is its folder or a caption file. In a folder, the first of these files that
+exists is read, from the folder or from its subfolder ``annotations``:
 
 | corpus | files |
 |---|---|
@@ -22,11 +22,11 @@ exists is read, from the folder or from ``annotations`` in it:
 | flickr8k | captions.csv with *.ids.txt, dataset_flickr8k.json, Flickr8k.token.txt |
 | multi30k | captions.en.tsv.gz, image_splits/*.txt with raw/*.en.gz |
 
-OUT gets ``captions.csv``, a table ``image,caption``, and ``SPLIT.ids.txt`` for each split; with
-``--restval``, ``train.ids.txt`` includes the pictures of restval, as in the papers. In a Karpathy
-file the first five sentences of a picture are its captions, as in the papers. Missing pictures are
-left out of all files and listed in ``missing.txt``. Stdout lists the written files, stderr has
-warnings.
+The script writes to OUT ``captions.csv``, a table ``image,caption``, and ``SPLIT.ids.txt`` for each
+split. With ``--restval``, ``train.ids.txt`` includes the pictures of restval, as in the papers. In
+a Karpathy file, a picture's captions are its first five sentences, as in the papers. Missing
+pictures are left out of all files and listed in ``missing.txt``. Stdout lists the written files;
+warnings go to stderr.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from bench.options import FILE, FOLDER
 
 @dataclass(frozen=True)
 class Corpus:
-    """A corpus: its usual ``files`` of captions, best first, and its ``folders`` of pictures, as
+    """Corpus, with its usual caption ``files``, best first, and its picture ``folders``, as
     patterns inside a folder."""
 
     files: tuple[str, ...]
@@ -69,7 +69,7 @@ CORPORA = {
 
 
 def caption_files(source: Path, corpus: str) -> list[Path]:
-    """Return the caption files of ``source``; DataError names the expected files."""
+    """Return the caption files in ``source``. Raises DataError, which names the expected files."""
     if source.is_file():
         return [source]
     for pattern in CORPORA[corpus].files:
@@ -79,7 +79,7 @@ def caption_files(source: Path, corpus: str) -> list[Path]:
                 return paths
     names = ", ".join(CORPORA[corpus].files)
     raise DataError(
-        f"{source}: none of {names} is in it, nor in its folder annotations; name the file itself",
+        f"{source}: {names} are missing, also in its folder annotations; name the file itself",
     )
 
 
@@ -113,7 +113,7 @@ def drop_missing(table: Captions, root: Path) -> tuple[Captions, list[str]]:
 
 
 def join_restval(table: Captions) -> Captions:
-    """Join the splits train and restval, as in the papers. DataError if one is missing."""
+    """Join the splits train and restval, as in the papers. Raises DataError if one is missing."""
     splits = {name: [*images] for name, images in table.splits.items()}
     if not {"train", "restval"} <= splits.keys():
         raise DataError(
@@ -125,8 +125,8 @@ def join_restval(table: Captions) -> Captions:
 
 
 def write(table: Captions, out: Path) -> None:
-    """Write the table and the lists without images that have no caption, and print the number of
-    these images."""
+    """Write the table and the lists, except images without a caption, and print the number of these
+    images."""
     out.mkdir(parents=True, exist_ok=True)
     with (out / "captions.csv").open("w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file, lineterminator="\n")
@@ -190,11 +190,11 @@ def convert(
 
 @click.group()
 def main() -> None:
-    """Make tables and feature files of published data."""
+    """Make tables and feature files from published data."""
 
 
 def corpus_command(name: str) -> click.Command:
-    """Return the command of one corpus."""
+    """Return the command for one corpus."""
 
     @click.command(
         name,
@@ -222,7 +222,7 @@ def corpus_command(name: str) -> click.Command:
     @click.option(
         "--restval",
         is_flag=True,
-        help="Join the split restval to train, as in the papers.",
+        help="Add the split restval to train, as in the papers.",
     )
     def command(source: Path, out: Path, images: Path | None, blind: bool, restval: bool) -> None:
         convert(source, name, out, images, look=not blind, restval=restval)
@@ -241,7 +241,7 @@ for _name in CORPORA:
     "--out",
     required=True,
     type=FOLDER,
-    help="Folder to fill.",
+    help="Output folder.",
 )
 def ann(file: Path, out: Path) -> None:
     """Convert FILE, in the layout of ann-benchmarks, to gallery.h5, queries.h5 and truth.npy."""

@@ -1,13 +1,14 @@
-"""Terms of an index for other engines: JSON Lines of Anserini, Pyserini and Seismic, and CIFF.
+"""Export the terms of an index for other engines, as JSON Lines of Anserini, Pyserini and Seismic,
+or as CIFF.
 
     # photos.image.jsonl, photos.text.queries.jsonl, ...
     python -m bench.datasets.terms photos -o photos.jsonl
     python -m bench.datasets.terms photos -o photos.ciff --at elastic+http://localhost:9200
 
-A line of JSON is ``{"id": ..., "contents": ..., "vector": {term: frequency}}``. CIFF is the Common
-Index File Format (Lin et al., SIGIR 2020): messages of protocol buffers, each after its length.
-Lists are in the order of their terms, and each document is stored as its distance to the document
-before it.
+A JSON line is ``{"id": ..., "contents": ..., "vector": {term: frequency}}``. CIFF is the Common
+Index File Format (Lin et al., SIGIR 2020), a sequence of protocol buffer messages, each preceded by
+its length. Lists are in term order, and each document is stored as its distance to the previous
+document.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ BYTES = 5  # bytes of a number below 2**32 in base 128
 
 
 def write_terms(index: Engine, path: Path) -> list[Path]:
-    """Write the terms of an index to files beside ``path``: NAME.image.jsonl and NAME.text.jsonl,
-    or the same with ``.ciff``. Write the items, encoded as queries, to NAME.image.queries.jsonl and
-    NAME.text.queries.jsonl.
+    """Write the terms of an index to files beside ``path``, NAME.image.jsonl and NAME.text.jsonl,
+    or the same names with ``.ciff``. Write the items, encoded as queries, to
+    NAME.image.queries.jsonl and NAME.text.queries.jsonl.
 
-    Codes of concepts have no such queries, because an index stores rounded concepts. Return the
-    written paths. BocError for a path of another kind of file.
+    Concept codes have no such queries, because an index stores rounded concepts. Returns the
+    written paths. Raises BocError for a path of another kind of file.
     """
     codec = SurrogateCodec.restore(index.manifest.codec, index.arrays())
     is_lines = begins(b'{"id":')
@@ -74,8 +75,8 @@ def _blocks(
     modality: Modality,
     codec: SurrogateCodec | None,
 ) -> Iterator[tuple[list[Item], TermMatrix]]:
-    """Yield items of one modality with their terms, or with their terms as queries under a
-    ``codec``."""
+    """Yield items of one modality with their terms, or with their terms as queries if a ``codec``
+    is given."""
     items = (item for item in index.items() if item.modality == modality)
     while some := list(islice(items, READ)):
         ids = [item.id for item in some]
@@ -131,8 +132,8 @@ def _ciff(blocks: Iterator[tuple[list[Item], TermMatrix]]) -> Iterator[bytes]:
 
 
 def _message(*values: int | float | str | bytes) -> bytes:
-    """Return a message after its length: ``values`` are its fields 1, 2, ...; bytes are complete
-    fields."""
+    """Return a message preceded by its length. ``values`` are its fields 1, 2, ...; bytes are
+    complete fields."""
     body = b""
     for number, value in enumerate(values, 1):
         if isinstance(value, bytes):
@@ -153,7 +154,7 @@ def _varint(value: int) -> bytes:
 
 
 def _postings(*columns: NDArray[np.integer]) -> bytes:
-    """Return field 4 of a list, once per posting: a message of two numbers."""
+    """Return field 4 of a list, a message of two numbers per posting."""
     cells = []
     used = []
     for number, column in enumerate(columns, 1):

@@ -1,5 +1,4 @@
-"""Conversion of an HDF5 file in the layout of ann-benchmarks to feature files of a gallery and
-queries.
+"""Convert an HDF5 file in the layout of ann-benchmarks to feature files of a gallery and queries.
 
 ``train`` (n, d) is the gallery, ``test`` (q, d) are the queries, ``neighbors`` (q, at least 10) are
 rows of ``train``, best first; the attribute ``distance`` names the distance (Aumüller, Bernhardsson
@@ -28,13 +27,13 @@ from boc.inputs.features import FeatureFile, Header
 
 ANGULAR = ("angular", "cosine")
 DOT = ("dot", "ip")
-SAMPLED = 100  # queries whose neighbours are checked
+SAMPLED = 100  # number of queries whose neighbours are checked
 SAME = 1e-4  # largest relative difference of equal scores
 
 
 @dataclass(frozen=True)
 class FeatureFiles:
-    """Feature files, and the rows of the exact top 10 of each query, if the source has them."""
+    """Feature files, with the rows of each query's exact top 10 if the source has them."""
 
     gallery: Path
     queries: Path
@@ -42,11 +41,11 @@ class FeatureFiles:
 
 
 def convert(path: Path, out: Path) -> FeatureFiles:
-    """Write gallery.h5, queries.h5 and, if there are neighbours, truth.npy int64 (q, 10) into
+    """Write gallery.h5, queries.h5 and, if the source has neighbours, truth.npy int64 (q, 10) to
     ``out``.
 
-    Files made from the same source stay. DataError if the source has another layout, if its
-    distance is not an inner product, or if its neighbours are not the nearest.
+    Files made from the same source are kept. Raises DataError if the source has another layout, if
+    its distance is not an inner product, or if its neighbours are not the nearest.
     """
     out.mkdir(parents=True, exist_ok=True)
     files = FeatureFiles(out / "gallery.h5", out / "queries.h5", out / "truth.npy")
@@ -109,7 +108,7 @@ def _matrix(path: Path, file: Any, name: str) -> Any:
         or file[name].dtype.kind not in "fiu"
     ):
         raise DataError(
-            f"{path}: no matrix of numbers {name!r} in it; give a file in the layout of "
+            f"{path}: contains no matrix of numbers {name!r}; give a file in the layout of "
             "ann-benchmarks",
         )
     return file[name]
@@ -132,7 +131,7 @@ def _check_shapes(path: Path, file: Any) -> None:
 
 
 def _digest(*matrices: Any) -> str:
-    """Return a digest of shapes, and of the first and last rows."""
+    """Return a digest of the shapes and of the first and last rows."""
     digest = hashlib.sha256()
     for matrix in matrices:
         digest.update(repr((matrix.shape, str(matrix.dtype))).encode())
@@ -141,7 +140,7 @@ def _digest(*matrices: Any) -> str:
 
 
 def _write(path: Path, target: Path, data: Any, header: Header, unit: bool) -> None:
-    """Copy a matrix into a feature file, a block at a time."""
+    """Copy a matrix to a feature file, block by block."""
     if target.exists():
         with FeatureFile(target) as file:
             if file.header != header:
@@ -166,13 +165,13 @@ def _write(path: Path, target: Path, data: Any, header: Header, unit: bool) -> N
 
 
 def _check(path: Path, files: FeatureFiles, rows: NDArray[np.int64]) -> None:
-    """Raise DataError unless the neighbours of a sample of the queries score as high as the exact
+    """Raise DataError unless, for a sample of queries, the neighbours score as high as the exact
     neighbours."""
     with FeatureFile(files.gallery) as gallery, FeatureFile(files.queries) as queries:
         vectors = gallery.memory_map("image", "dense/vectors")
         if rows.min() < 0 or rows.max() >= len(vectors):
             raise DataError(
-                f"{path}: neighbors names rows that train does not have; fetch it again",
+                f"{path}: neighbors contains rows that train lacks; fetch it again",
             )
         step = max(1, len(rows) // SAMPLED)
         sample = queries.memory_map("image", "dense/vectors")[::step]

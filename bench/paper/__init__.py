@@ -1,1 +1,1 @@
-"""Tables and figures of the papers, and further measurements beside them."""
+"""Reproduce tables and figures of the papers, with further measurements."""

@@ -1,22 +1,23 @@
-"""Every code on one gallery, side by side: its recall, its cost, and the meaning of its terms.
+"""Compare all codes on one gallery by recall, cost, and the meaning of their terms.
 
     python -m bench.paper.all_codes dev.h5 --fit train.h5 --codebook plain.npz --centred centred.npz
     \
         --rescaled rescaled.npz --words words.npz --learned learned.npz [--gallery GALLERY]
 
-The captions of FEATURES are the queries, its pictures the items. Codes are learned from --fit.
-``hard`` and ``soft`` need a codebook of concepts, ``words`` needs a vocabulary, ``learned`` its
-terms; all of these codes and ``late`` need concepts. A row has the code; terms and bytes of
-postings per picture; postings read per query; R@10 of the own picture in percent, by the code alone
-and with 10 candidates re-ranked per hit by --rerank (``late``: by MrSw); NDCG@25 by ROUGE-L of the
-re-ranked hits; the share of the exact top 10 by the metric among the first 100 candidates; and the
-share of shared terms among the terms of pictures or captions.
+The captions in FEATURES are the queries, and its pictures are the items. Codes are learned from
+--fit. ``hard`` and ``soft`` need a concept codebook, ``words`` needs a vocabulary, and ``learned``
+needs learned terms; all of these codes and ``late`` need concepts. A row contains the code; terms
+and bytes of postings per picture; postings read per query; R@10 of the own picture in percent, by
+the code alone and with 10 candidates re-ranked per hit by --rerank (``late``: by MrSw); NDCG@25 by
+ROUGE-L of the re-ranked hits; the share of the metric's exact top 10 among the first 100
+candidates; and the share of terms of pictures or captions that both use.
 
-``labels`` is the share of a term's five top pictures whose own captions have a word of its label,
-``chance`` is the same share of all pictures. The label is stored by the code, or comes from the
-captions of --fit with the largest values of the term. With --gallery, the painted scenes in
-FEATURES, a row also has the share of the sentences of each family (bench/datasets/gallery_truth.py)
-whose first hit by the code alone has everything that the sentence says.
+``labels`` is the share of a term's five top pictures whose own captions contain a word of the
+term's label; ``chance`` is the same share among all pictures. The label is stored in the code, or
+comes from the captions in --fit with the largest values of the term. With --gallery, the painted
+scenes in FEATURES, a row also contains, for each family of sentences
+(bench/datasets/gallery_truth.py), the share of sentences whose first hit by the code alone matches
+the whole sentence.
 """
 
 from __future__ import annotations
@@ -104,14 +105,14 @@ COLUMNS = (
     *truth.FAMILIES,
 )
 BLOCK = 256  # captions aligned at a time
-JUDGED = 200  # terms whose labels are judged
-TOP = 5  # pictures per term; rarer terms are not judged
+JUDGED = 200  # number of terms whose labels are judged
+TOP = 5  # pictures judged per term; rarer terms are not judged
 SENTENCES = 300  # largest number of sentences of a family
 
 
 class Judge:
-    """The scores of all pairs by a metric, the relevance of pictures, and the pictures of the
-    captions."""
+    """Scores of all pairs by a metric, the relevance of pictures, and the picture of each
+    caption."""
 
     def __init__(self, gallery: Gallery, captions: list[str]) -> None:
         self.gallery = gallery
@@ -120,7 +121,7 @@ class Judge:
         self.scores = {"dot": gallery.products["text"]}
 
     def by(self, metric: str) -> NDArray[np.float32]:
-        """Return scores (captions, pictures)."""
+        """Return the scores (captions, pictures)."""
         if metric not in self.scores:
             words, regions = (self.gallery.of[modality].concepts for modality in ("text", "image"))
             assert words is not None
@@ -133,7 +134,7 @@ class Judge:
         return self.scores[metric]
 
     def row(self, codec: SurrogateCodec, metric: str) -> list[str]:
-        """Return the figures of a fitted code."""
+        """Return the figures for a fitted code."""
         pictures = codec.encode_documents(self.gallery.of["image"])
         captions = codec.encode_documents(self.gallery.of["text"])
         queries = codec.encode_queries(self.gallery.of["text"])
@@ -163,7 +164,7 @@ class Judge:
 
 
 def shared_terms(one: TermMatrix, other: TermMatrix) -> float:
-    """Return the share of terms used by both matrices among the terms used by either matrix."""
+    """Return the share of terms used by both matrices among terms used by either."""
     uses = document_frequencies(one) > 0
     others = document_frequencies(other) > 0
     both = (uses & others).sum()
@@ -172,8 +173,8 @@ def shared_terms(one: TermMatrix, other: TermMatrix) -> float:
 
 
 class Labels(Mapping[int, Label]):
-    """Labels of the terms of a code: labels that its steps store, or else words of the captions
-    with the largest values of a term, as ``boc explain`` finds them in an index."""
+    """Term labels of a code, either stored by its steps, or made from words of the captions with
+    the largest values of a term, as ``boc explain`` finds them in an index."""
 
     def __init__(self, codec: SurrogateCodec, captions: TermMatrix, words: list[set[str]]) -> None:
         self.stored: dict[int, Label] = {}
@@ -216,9 +217,9 @@ def judge(
     labels: Mapping[int, Label],
     words: Sequence[set[str]],
 ) -> tuple[float, float]:
-    """Judge labels of terms drawn by seed. Return the mean share of pictures whose captions have a
-    word of a term's label, among the pictures with the largest values of the term, and among all
-    pictures (chance). NaN if no drawn term has a label with words."""
+    """Judge the labels of terms drawn by seed. Return the mean share of pictures whose captions
+    contain a word of a term's label, among the pictures with the largest values of the term, and
+    among all pictures (chance). Returns NaN if no drawn term has a label with words."""
     columns = sparse.csc_array(terms)
     used = np.flatnonzero(np.diff(columns.indptr) >= TOP)
     shares = []
@@ -238,8 +239,8 @@ def judge(
 
 
 class Meaning:
-    """The meaning of terms: the captions of the judged pictures, and the captions from which labels
-    come."""
+    """Meaning of terms, judged by the captions of judged pictures and by the captions from which
+    labels come."""
 
     def __init__(self, file: FeatureFile, learned: FeatureFile) -> None:
         self.of_pictures = words_of(file)
@@ -250,15 +251,14 @@ class Meaning:
         self.words = [set(content_words(batch.items[n].content)) for n in chosen]
 
     def row(self, codec: SurrogateCodec, pictures: TermMatrix) -> list[str]:
-        """Return the agreement of the labels of a fitted code, and chance."""
+        """Return the agreement of a fitted code's labels, and chance."""
         labels = Labels(codec, codec.encode_documents(self.captions), self.words)
         hit, chance = judge(pictures, labels, self.of_pictures)
         return ["", ""] if np.isnan(hit) else [f"{hit:.3f}", f"{chance:.3f}"]
 
 
 class Families:
-    """The encoded sentences of each family about painted scenes, and the truth about the
-    pictures."""
+    """Encoded sentences about painted scenes, by family, with the truth about the pictures."""
 
     def __init__(self, gallery: Path, file: FeatureFile) -> None:
         painted = truth.read_gallery(gallery / "scenes.json")
@@ -270,8 +270,8 @@ class Families:
         self.encoded = encoder.encode_texts([query.sentence.text for query in self.queries])
 
     def row(self, codec: SurrogateCodec, pictures: TermMatrix) -> list[str]:
-        """Return, for each family, the share of sentences whose first hit by the code alone has all
-        parts."""
+        """Return, for each family, the share of sentences whose first hit by the code alone matches
+        all parts."""
         hits = first(Postings.from_matrix(pictures), codec.encode_queries(self.encoded), K)
         shares = []
         for family in truth.FAMILIES:
@@ -287,8 +287,7 @@ def codes_to_try(
     concepts: bool,
     chosen: tuple[str, ...],
 ) -> Iterator[tuple[str, str]]:
-    """Yield the text of each code, and the text with the name of its codebook in place of the
-    path."""
+    """Yield each code's text, and the text with the codebook's name in place of its path."""
     if chosen:
         yield from ((code, code) for code in chosen)
         return
@@ -307,13 +306,13 @@ def codes_to_try(
     "--words",
     multiple=True,
     type=FILE,
-    help="Vocabulary of boc build-codebook --kind words.",
+    help="Codebook from boc build-codebook --kind words.",
 )
 @click.option(
     "--learned",
     multiple=True,
     type=FILE,
-    help="Terms of boc build-codebook --kind learned.",
+    help="Codebook from boc build-codebook --kind learned.",
 )
 @click.option(
     "--gallery",

@@ -1,14 +1,15 @@
-"""Verdicts on the claims of the Bag of Concepts paper for given data, with the figures that decide.
+"""Judge the claims of the Bag of Concepts paper on given data, with the deciding figures.
 
     python -m bench.paper.claims ROWS... > docs/rows/claims.csv
 
-ROWS are files of ``table1.py`` and ``sparsity_recall.py``; a claim is judged for each file that has
-the rows it needs. A difference is in points of percent (for table1: of the sum of the six recalls),
-with its error by pictures. p comes from a normal distribution, corrected by Holm for all claims
-judged together; a claim with p below .05 is held or not held. If p does not decide, claims that one
-code is better, or loses some amount, are a tie; claims that two codes are alike hold unless they
-differ by more than SAME points per recall. If readings of one claim get different verdicts, a line
-says that the paper is inconsistent: its text, table and figure cannot share one reading.
+ROWS are files from ``table1.py`` and ``sparsity_recall.py``; a claim is judged on each file with
+the necessary rows. A difference is in percentage points (for table1: of the sum of the six
+recalls), with its error by pictures. p comes from a normal distribution, with Holm's correction
+over all claims judged together; a claim with p below .05 is held or not held. Without a significant
+p, claims that one code is better, or loses some amount, are a tie; claims that two codes are alike
+hold unless they differ by more than SAME points per recall. If readings of one claim get different
+verdicts, a line reports that the paper is inconsistent, because its text, table and figure cannot
+share one reading.
 """
 
 from __future__ import annotations
@@ -24,9 +25,8 @@ from scipy.stats import norm
 
 from bench.report.rows import Rows, Writer, read
 
-SAME = 0.5  # points of recall; figures that the paper calls equal differ by less
-# These are lost shares of the sum of recalls; the paper's hard and soft codes lie beyond them on
-# COCO.
+SAME = 0.5  # points of recall; figures called equal in the paper differ by less
+# lost shares of the sum of recalls; the paper's hard and soft codes lose more on COCO
 MUCH = 0.5
 LITTLE = 0.2
 RECALLS = 6
@@ -59,8 +59,8 @@ Row = Mapping[str, str]
 
 
 class Evidence(NamedTuple):
-    """A difference with its error. ``supported`` is the number of points by which the claim is
-    supported, or refuted if below 0; ``tolerant`` claims hold unless they are refuted."""
+    """Difference with its error. ``supported`` is the number of points by which the claim is
+    supported, or refuted if negative. ``tolerant`` claims hold unless they are refuted."""
 
     difference: float
     error: float
@@ -71,19 +71,19 @@ class Evidence(NamedTuple):
 
     @property
     def p(self) -> float:
-        """The probability that chance alone supports or refutes as much."""
+        """Return the probability that chance alone supports or refutes the claim as strongly."""
         return float(2 * norm.sf(abs(self.supported) / max(self.error, 1e-9)))
 
     def verdict(self, p: float) -> str:
-        """Return the verdict by the corrected p."""
+        """Return the verdict for the corrected p."""
         if p >= LEVEL:
             return HELD if self.tolerant else TIE
         return HELD if self.supported > 0 else NOT
 
 
 class Source:
-    """Rows of ``table1.py``, or rows of ``sparsity_recall.py`` in one direction. KeyError for
-    missing rows."""
+    """Rows of ``table1.py``, or rows of ``sparsity_recall.py`` in one direction. Raises KeyError
+    for missing rows."""
 
     def __init__(self, rows: Rows, direction: str) -> None:
         self.name = rows.name
@@ -125,8 +125,7 @@ def compare_recalls(
     *,
     tolerant: bool,
 ) -> Judge:
-    """Judge two models by ``support``, a function of their difference and of the first model's
-    sum."""
+    """Judge two models by ``support``, a function of their difference and the first model's sum."""
 
     def judge(table: Source) -> Evidence:
         difference, error = table.total(one, other)
@@ -160,8 +159,8 @@ def more(one: str, other: str) -> Judge:
 
 
 def loses(model: str, least: float, most: float) -> Judge:
-    """Judge the claim that a model loses a share between ``least`` and ``most`` of the sum of the
-    vectors."""
+    """Judge the claim that a model loses between ``least`` and ``most`` of the vectors' sum, as
+    shares."""
     return compare_recalls(
         "TERN",
         model,
@@ -171,7 +170,7 @@ def loses(model: str, least: float, most: float) -> Judge:
 
 
 def worst(model: str, others: Sequence[str]) -> Judge:
-    """Judge the claim that a model is worse than each of the others: the nearest decides."""
+    """Judge the claim that a model is worse than each other model, by the nearest one."""
     return lambda table: more(min(others, key=lambda other: table.total(other, model)[0]), model)(
         table,
     )
@@ -184,7 +183,8 @@ def curves(
     alike: bool = False,
     rm: int = 1,
 ) -> Judge:
-    """Judge two codes at their largest sparsity: the first is better, or both are alike."""
+    """Judge, at the largest sparsity of two codes, whether the first is better or both are
+    alike."""
 
     def judge(source: Source) -> Evidence:
         chain = " minus ".join(dict.fromkeys((first[1], second[1])))
@@ -204,11 +204,11 @@ def curves(
 
 
 def loss_at(sparsity: float, *, alike: bool) -> Judge:
-    """Judge the loss of scalar quantisation by dropping terms: nothing (``alike``), or something.
+    """Judge whether scalar quantisation loses nothing (``alike``) or something by dropping terms.
 
-    c-ReLU alone makes half of the components zero, so the comparison is with the code of all terms,
-    not with the dense vectors. The error is an upper bound: the sum of the errors of both codes'
-    differences to the dense vectors.
+    c-ReLU alone makes half of the components zero, so the comparison is with the code of all terms
+    rather than with dense vectors. The error is an upper bound, the sum of the errors of both
+    codes' differences from the dense vectors.
     """
 
     def judge(source: Source) -> Evidence:
@@ -404,7 +404,7 @@ CLAIMS: tuple[tuple[str, str, Judge], ...] = (
 
 
 def verdicts(files: Sequence[Rows]) -> Iterator[list[object]]:
-    """Yield the verdict on each claim by each file that can decide it, and lines for claims whose
+    """Yield the verdict on each claim from each file that can decide it, and lines for claims whose
     readings differ."""
     sides = {"table1.py": ("both",), "sparsity_recall.py": ("text to image", "image to text")}
     sources = [
@@ -415,9 +415,9 @@ def verdicts(files: Sequence[Rows]) -> Iterator[list[object]]:
         for source in sources:
             try:
                 found.append((claim, reading, source, judge(source)))
-            except KeyError:  # rows of the other script, or rows without these codes
+            except KeyError:  # rows from the other script, or rows without these codes
                 continue
-    # The correction of Holm (1979) is for the many claims tested together.
+    # Holm's correction (1979) accounts for testing many claims together.
     values = np.array([evidence.p for *_, evidence in found])
     order = np.argsort(values, kind="stable")
     times = np.arange(len(values), 0, -1)
@@ -463,7 +463,7 @@ def verdicts(files: Sequence[Rows]) -> Iterator[list[object]]:
     type=click.Path(exists=True, path_type=Path),
 )
 def main(files: tuple[Path, ...]) -> None:
-    """Judge the claims of the paper by the figures in ROWS."""
+    """Judge the paper's claims by the figures in ROWS."""
     with Writer(sys.stdout, __file__, {"rows": files}, COLUMNS) as out:
         for row in verdicts([table for table in map(read, files) if table.is_complete]):
             out.write(*row)

@@ -1,4 +1,5 @@
-"""The codebooks of a benchmark by name, made on first use, and kept in a folder if there is one."""
+"""Provide the codebooks of a benchmark by name, made on first use and cached in a folder if
+given."""
 
 from __future__ import annotations
 
@@ -25,12 +26,12 @@ def carries_content(pieces: Sequence[str]) -> list[bool]:
 
 
 class Codebooks:
-    """Codebooks of ``size`` centroids, of the concepts of ``train`` ("with" context) and of
+    """Codebooks of ``size`` centroids over the concepts of ``train`` ("with" context) and of
     ``alone`` ("no" context).
 
     ``self["with"]`` and ``self["no"]`` are clusters, "with-stop" and "no-stop" are clusters without
-    stop-words, "with-words" and "no-words" are the dictionary. A file in the folder must have this
-    size and these sources; delete any other file.
+    stop-words, and "with-words" and "no-words" are the dictionary. A file in the folder must have
+    the same size and sources; delete any other file.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Codebooks:
 
     @property
     def contexts(self) -> list[str]:
-        """The names of the contexts that have concepts."""
+        """Return the names of the contexts that have concepts."""
         return [name for name, file in self.files.items() if file is not None]
 
     def __getitem__(self, name: str) -> Codebook:
@@ -72,7 +73,7 @@ class Codebooks:
             or book.sources != (source.header.source,)
         ):
             raise click.UsageError(
-                f"{path}: a codebook of another size or of other files; delete it",
+                f"{path}: a codebook of another size or from other files; delete it",
             )
         book.check(source.header.identity)
         return book
@@ -80,7 +81,9 @@ class Codebooks:
     def _make(self, context: str, kind: str) -> Codebook:
         file = self.files[context]
         if file is None:
-            raise click.UsageError(f"no concepts {context} context; name the file that holds them")
+            raise click.UsageError(
+                f"no concepts {context} context; name the file that contains them",
+            )
         makers: dict[str, Callable[[FeatureFile, int], Codebook]] = {
             "words": dictionary,
             "stop": without_stopwords,
@@ -101,7 +104,7 @@ def sentences(file: FeatureFile) -> Iterator[tuple[list[str], NDArray[np.float32
 
 
 def without_stopwords(file: FeatureFile, clusters: int) -> Codebook:
-    """Return the codebook of ``cluster`` without the concepts of English stop-words."""
+    """Return the codebook of ``cluster``, but without the concepts of English stop-words."""
     regions, words = (
         file.memory_map(modality, "ragged/concepts") for modality in ("image", "text")
     )
@@ -134,8 +137,8 @@ def dictionary(file: FeatureFile, words: int = 1000) -> Codebook:
     (BoC, section III-B1).
 
     The centroid of a word is the mean of its concept vectors over all its pieces and occurrences.
-    Ties are broken alphabetically. A word is English if the list of pyspellchecker, of 160,000
-    words with their inflections, has it.
+    Ties are broken alphabetically. A word is English if it is in pyspellchecker's list of 160,000
+    words with inflections.
     """
     from spellchecker import SpellChecker
 

@@ -1,8 +1,9 @@
-"""Sparsity against recall of four codes, on own vectors: rows, a table and a plot.
+"""Measure the recall of four codes against their sparsity on your own vectors; write rows, a table
+and a plot.
 
     python -m bench.paper.curves images.npy captions.npy -o curves
 
-``captions.txt`` beside ``captions.npy`` has one sentence per line (docs/howto/own-vectors.md
+``captions.txt`` beside ``captions.npy`` contains one sentence per line (docs/howto/own-vectors.md
 describes the formats of files). The codes are scalar quantisation and deep permutation as in the
 papers, scalar quantisation of centred and rotated vectors, and the dictionary, learned from the
 same vectors. OUT gets features.h5, rows.csv, table.md, table.tex, plot.svg and plot.pdf; rows are
@@ -58,14 +59,14 @@ SHOWN = (
 
 
 def settings(file: FeatureFile, terms: int, sparsities: Sequence[float]) -> Iterator[Setting]:
-    """Yield three codes of components at each sparsity, and a dictionary of ``terms`` at several
+    """Yield three component codes at each sparsity, and a dictionary of ``terms`` at several
     budgets."""
     yield from component_settings(file, sparsities, CODES)
     yield from dictionary_settings(fit_code(file, global_code("dictionary", terms=terms)))
 
 
 def shown(rows: Rows) -> Table:
-    """Return the shown columns of each row that is not a difference."""
+    """Return the displayed columns of each row that is not a difference."""
     return Table(
         list(SHOWN),
         [[row[name] for name in SHOWN] for row in rows.table if " minus " not in row["code"]],
@@ -84,7 +85,7 @@ def shown(rows: Rows) -> Table:
     "--out",
     required=True,
     type=FOLDER,
-    help="Folder to fill.",
+    help="Output folder.",
 )
 @click.option("--terms", default=2048, show_default=True, help="Size of the dictionary.")
 @click.option(

@@ -1,17 +1,16 @@
-"""Comparison of encoders on the same items in both directions, with a baseline that needs no
-gradients.
+"""Compare encoders on the same items in both directions, with a gradient-free baseline.
 
     python -m bench.paper.models MODEL...
 
 Each MODEL is NAME=FILE[+FILE...][,METRIC]: embeddings of the same pictures and captions, scored by
-dot or an alignment of ``boc.rerank``; the scores of several files are averaged. A row per model and
-direction has Recall@1, 5, 10 in percent, the standard error of R@10 (by picture), the median rank,
-NDCG@25 with relevance by ROUGE-L, and the number of pictures. With folds, figures are means over
-folds, without an error.
+dot or an alignment of ``boc.rerank``; the scores of several files are averaged. Each row, one per
+model and direction, contains Recall@1, 5, 10 in percent, the standard error of R@10 (by picture),
+the median rank, NDCG@25 with relevance by ROUGE-L, and the number of pictures. With folds, figures
+are means over folds, without an error.
 
-The floor is canonical correlation analysis (Hotelling, Biometrika 1936) between the mean of a
-picture's regions and the TF-IDF of a sentence, reduced by a singular value decomposition, both
-learned on the training split. Each covariance is shrunk by SHRINK times its mean eigenvalue;
+The baseline ("floor") is canonical correlation analysis (Hotelling, Biometrika 1936) between the
+mean of a picture's regions and the TF-IDF of a sentence, reduced by a singular value decomposition,
+both learned on the training split. Each covariance is shrunk by SHRINK times its mean eigenvalue;
 similarity is the cosine of the canonical variates, weighted by their correlations.
 """
 
@@ -58,7 +57,7 @@ COLUMNS = (
 
 
 class Model(NamedTuple):
-    """An encoder, or an ensemble of encoders."""
+    """Encoder, or ensemble of encoders, to compare."""
 
     name: str
     gallery: Gallery
@@ -121,7 +120,7 @@ def variates(
     Y: NDArray[np.float64],
     count: int = VARIATES,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return projections of either side onto the first ``count`` canonical variates, weighted by
+    """Return projections of both sides onto the first ``count`` canonical variates, weighted by
     their correlations."""
     X = X - X.mean(axis=0)
     Y = Y - Y.mean(axis=0)
@@ -197,7 +196,7 @@ def main(models: tuple[str, ...], regions: Path | None, train: Path | None, fold
     encoders = [Model.of(spec) for spec in models]
     gallery = Gallery.of(
         *(path for model in encoders for path in model.gallery.paths),
-    )  # refuses files of other items
+    )  # raises an error for files of other items
     with click.progressbar(
         length=len(gallery.captions) * gallery.images,
         label="relevance",

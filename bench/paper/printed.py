@@ -1,4 +1,4 @@
-"""Numbers that the papers print for their published models, and verdicts on the numbers of boc.
+"""Numbers printed in the papers for their published models, and verdicts on boc's numbers.
 
 Recalls are in percent, NDCG@25 is in [0, 1]; "image" is image retrieval (sentence to picture),
 "sentence" is sentence retrieval (picture to sentence).
@@ -12,15 +12,15 @@ MEASURES = tuple(
 GRADED = tuple(
     f"{side} {relevance}" for side in ("image", "sentence") for relevance in ("ROUGE-L", "SPICE")
 )
-EQUAL = {"R": 0.15, "N": 0.0015}  # one and a half of the last printed digit
+EQUAL = {"R": 0.15, "N": 0.0015}  # one and a half units of the last printed digit
 NEAR = {"R": 1.0, "N": 0.01}  # the effect of another random seed in training
 
 Numbers = dict[str, float]
 
 
 def _numbers(image: str, sentence: str) -> Numbers:
-    """Read the numbers of each side: three recalls, then NDCG by ROUGE-L and by SPICE, if the paper
-    prints them."""
+    """Parse the numbers of each side, three recalls and then NDCG by ROUGE-L and by SPICE, if
+    printed in the paper."""
     values: Numbers = {}
     for side, text in (("image", image), ("sentence", sentence)):
         names = ("R@1", "R@5", "R@10", "ROUGE-L", "SPICE")
@@ -52,7 +52,7 @@ TERAN; TERAN: Tables 1-3; VSRN and VSRN++: Tables 1-3 of VSRN++."""
 
 def verdict(measure: str, printed: float, value: float | None) -> str:
     """Return ``reproduced`` for a value within the printed digits, ``near`` for a value within the
-    effect of a seed, else ``differs``; ``not run`` without a value."""
+    effect of a seed, otherwise ``differs``; or ``not run`` without a value."""
     if value is None:
         return "not run"
     kind = "R" if "R@" in measure else "N"

@@ -1,4 +1,4 @@
-"""Retrieval between pictures and captions: the hits of a code, its cost, and standard errors."""
+"""Measure retrieval between pictures and captions: a code's hits, its cost, and standard errors."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ DIRECTIONS: tuple[tuple[Modality, Modality], ...] = (("text", "image"), ("image"
 
 @dataclass(frozen=True)
 class Retrieval:
-    """The hits of a code in one direction, and their cost.
+    """Hits of a code in one direction, with their cost.
 
-    ``hits`` is bool (queries, Rm): whether an own item of the query is among the 10 best of Rm * 10
-    candidates. ``postings`` is the number read per query, ``terms`` the number stored per item,
-    ``size`` the bytes of these terms per item in the embedded engine.
+    ``hits`` is bool (queries, Rm), true if a query's own item is among the 10 best of Rm * 10
+    candidates. ``postings`` is the number read per query, ``terms`` is the number stored per item,
+    and ``size`` is the bytes of these terms per item in the embedded engine.
     """
 
     hits: NDArray[np.bool_]
@@ -39,10 +39,11 @@ class Retrieval:
 
 
 class Gallery:
-    """All items of a feature file, the groups of items that belong together, and the dot products
+    """All items in a feature file, with groups of items that belong together and the dot products
     of vectors.
 
-    ``of`` has the embeddings of each modality, ``groups`` the number of each item's picture.
+    ``of`` contains the embeddings of each modality, and ``groups`` contains the number of each
+    item's picture.
     """
 
     def __init__(self, file: FeatureFile) -> None:
@@ -61,7 +62,7 @@ class Gallery:
         self.products = {"text": products, "image": products.T}
 
     def exact(self, asking: Modality, target: Modality, k: int = K) -> NDArray[np.bool_]:
-        """Return, for each query (queries,), whether an own item is among its ``k`` best by the
+        """Return, for each query (queries,), whether its own item is among the ``k`` best by
         vectors."""
         rows = topk(self.products[asking], k)
         return self.own(asking, target, rows)
@@ -72,7 +73,7 @@ class Gallery:
         target: Modality,
         rows: NDArray[np.int64],
     ) -> NDArray[np.bool_]:
-        """Return, for each query, whether an own item is among its rows (queries, k); rows of -1
+        """Return, for each query, whether its own item is among its rows (queries, k). Rows of -1
         are empty places."""
         same = self.groups[target][rows] == self.groups[asking][:, None]
         hits: NDArray[np.bool_] = (same & (rows >= 0)).any(axis=1)
@@ -85,9 +86,9 @@ class Gallery:
         target: Modality,
         rms: Sequence[int] = RMS,
     ) -> Retrieval:
-        """Search by a fitted code as an engine does: items that share a term with the query are
-        ordered by the exact product of frequencies, ties by the order of the file, and the first
-        items are re-ranked by vectors."""
+        """Search by a fitted code as an engine does. Items that share a term with the query are
+        ordered by the exact product of frequencies, then by file order, and the first items are
+        re-ranked by vectors."""
         documents = codec.encode_documents(self.of[target])
         queries = codec.encode_queries(self.of[asking])
         postings = Postings.from_matrix(documents)
@@ -105,7 +106,7 @@ class Gallery:
 
 
 def first(index: Postings, queries: TermMatrix, depth: int) -> NDArray[np.int64]:
-    """Return the rows (queries, depth) that queries find, best first, filled up with -1."""
+    """Return the rows (queries, depth) found by queries, best first, padded with -1."""
     hits = np.full((queries.shape[0], depth), -1)
     kernel = Kernel([((*index.arrays, *6 * [None]), index.n)])
     answer = kernel.best(queries, depth, Plan("terms", depth, depth))
@@ -139,8 +140,8 @@ def item_bytes(index: Postings) -> float:
 
 
 def share(values: NDArray[np.generic], groups: NDArray[np.int64]) -> tuple[float, float]:
-    """Return the mean of ``values`` (n,) in percent and its `standard_error`; a group is one
-    draw."""
+    """Return the mean of ``values`` (n,) in percent, and its `standard_error`. A group counts as
+    one draw."""
     return 100 * float(values.mean(dtype=np.float64)), standard_error([(values, groups)])
 
 
@@ -148,10 +149,10 @@ def standard_error(columns: Sequence[tuple[NDArray[np.generic], NDArray[np.int64
     """Return the standard error, in percent, of the sum of the means of columns (values (n,),
     groups (n,)).
 
-    A mean is a ratio of sums over groups 0 ... G - 1, linearised: group g moves it by (s_g - mean
-    n_g) / n, and the error is the root of G / (G - 1) times the sum of squares of these changes
-    (Cochran, Sampling Techniques, 1977, 2.11). So the five captions of a picture do not count as
-    five pictures.
+    A mean is a ratio of sums over groups 0 ... G - 1. After linearisation, group g changes the mean
+    by (s_g - mean n_g) / n, and the error is the square root of G / (G - 1) times the sum of
+    squares of these changes (Cochran, Sampling Techniques, 1977, 2.11). Therefore the five captions
+    of a picture do not count as five pictures.
     """
     count = 1 + max(int(groups.max()) for _, groups in columns)
     shifts: NDArray[np.float64] = np.zeros(count)
@@ -164,17 +165,17 @@ def standard_error(columns: Sequence[tuple[NDArray[np.generic], NDArray[np.int64
 
 
 def document_frequencies(documents: TermMatrix) -> NDArray[np.int64]:
-    """Return the length of each term's posting list, int64 (V,): the number of rows of
-    ``documents`` (n, V) that have it."""
+    """Return the length of each term's posting list, int64 (V,), which is the number of rows in
+    ``documents`` (n, V) that contain the term."""
     return np.bincount(documents.indices, minlength=documents.shape[1]).astype(np.int64, copy=False)
 
 
 def postings_read(frequencies: NDArray[np.int64], queries: TermMatrix) -> float:
-    """Return the mean over ``queries`` (q, V) of the postings in the lists of their terms: what
-    term-at-a-time scoring reads.
+    """Return the mean number of postings, over ``queries`` (q, V), in the lists of their terms, as
+    read by term-at-a-time scoring.
 
-    ``frequencies`` (V,) are document frequencies. BocError if there is no query, or if the numbers
-    of terms differ.
+    ``frequencies`` (V,) are document frequencies. Raises BocError without queries, or if the
+    numbers of terms differ.
     """
     n, n_terms = queries.shape
     if n_terms != len(frequencies) or n == 0:

@@ -1,17 +1,17 @@
-"""Recall after re-ranking against postings read, for each code.
+"""Measure recall after re-ranking against postings read, for each code.
 
     python -m bench.paper.recall_postings FEATURES
 
-Without ``--queries``, the captions of FEATURES are the queries for its pictures; with it, all items
-of this file are the queries for all items of FEATURES. Codes are learned from FEATURES, or from
-``--fit``. Scores are whole numbers from a sparse product, the order is (-score, id), and only items
-that share a term with the query count, as in every engine of boc.
+Without ``--queries``, the captions in FEATURES are the queries and its pictures are the items; with
+it, all items in that file are queries for all items in FEATURES. Codes are learned from FEATURES,
+or from ``--fit``. Scores are integers from a sparse product, the order is (-score, id), and only
+items that share a term with the query count, as in every engine of boc.
 
-A row holds code, its settings (z / query z, vocabulary for the dictionary), postings read per
-query, the Gini coefficient of the lengths of posting lists, bytes of postings per item (an id of 4
-bytes and a weight of 1) and of learned arrays per item, R, recall of the exact dense top 10 after
-the first R are re-ranked, and the share of queries with an item of their own group among those 10,
-in percent, beside the share among the dense 10.
+A row contains the code, its settings (z / query z, vocabulary for the dictionary), postings read
+per query, the Gini coefficient of posting list lengths, bytes per item of postings (an id of 4
+bytes and a weight of 1) and of learned arrays, R, recall of the exact dense top 10 after the first
+R are re-ranked, and the percentage of queries with an item of their own group among these 10,
+beside the percentage among the dense 10.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ COLUMNS = (
 
 
 class Truth:
-    """The truth: dense vectors of both sides, the exact dense top 10, and the groups of items that
+    """Ground truth: dense vectors of both sides, the exact dense top 10, and groups of items that
     belong together."""
 
     def __init__(
@@ -105,7 +105,7 @@ class Truth:
         return measures
 
     def right(self, best: Sequence[NDArray[np.int64]] | NDArray[np.int64]) -> float:
-        """Return the percentage of the queries with an item of their group among ``best``."""
+        """Return the percentage of queries with an item of their own group among ``best``."""
         pairs = zip(best, self.asking, strict=True)
         right = [(self.own[rows] == group).any() for rows, group in pairs]
         return 100 * float(np.mean(right))
@@ -122,7 +122,7 @@ def codes(
     terms: Sequence[int | None],
     unsparsified: bool,
 ) -> Iterator[tuple[str, str, SurrogateCodec]]:
-    """Yield each code at each setting, fitted."""
+    """Yield each fitted code at each setting."""
     most = 2 * sample[0].vectors.shape[1]
     budgets = [(z, q) for z, q in BUDGETS if q <= most]
     if unsparsified:
@@ -143,7 +143,7 @@ def concept_codes(
     book: Codebook,
     sample: Sequence[Embeddings],
 ) -> Iterator[tuple[str, str, SurrogateCodec]]:
-    """Yield the codes over concept sets."""
+    """Yield codes over concept sets."""
     yield "hard", f"of {len(book)}", concept_code(book, "hard").fit(*sample)
     for z in CONCEPT_BUDGETS:
         yield "soft", f"{z or 'all'} of {len(book)}", concept_code(book, z=z).fit(*sample)
@@ -182,8 +182,8 @@ def read(
     *modalities: str,
     concepts: bool = False,
 ) -> tuple[list[Embeddings], list[Item]]:
-    """Read vectors, items, and with ``concepts`` the concepts, of the modalities of a file, in the
-    order of ids."""
+    """Read the vectors and items, and with ``concepts`` the concepts, of a file's modalities, in id
+    order."""
     vectors: list[Embeddings] = []
     items: list[Item] = []
     with FeatureFile(path) as file:
@@ -204,11 +204,12 @@ def read(
 
 
 def gini(amounts: NDArray[Any]) -> float:
-    """Return the Gini coefficient of amounts (n,) >= 0: 0 if all are equal, 1 - 1/n if one has
-    everything.
+    """Return the Gini coefficient of amounts (n,) >= 0, which is 0 if all are equal and 1 - 1/n if
+    only one is positive.
 
     G = sum_i (2 i - n - 1) x_i / (n sum_i x_i) over ascending x_1..x_n (Damgaard and Weiner,
-    Ecology 81, 2000). 0 if all are 0. BocError if ``amounts`` is empty or has a negative value.
+    Ecology 81, 2000). Returns 0 if all are 0. Raises BocError if ``amounts`` is empty or has a
+    negative value.
     """
     x = np.sort(np.asarray(amounts, dtype=np.float64))
     n = len(x)
@@ -239,11 +240,11 @@ def gini(amounts: NDArray[Any]) -> float:
     type=int,
     help="Sizes of the vocabulary [default: by the size of the collection].",
 )
-@click.option("--only", help="Code over global vectors to measure, instead of all codes.")
+@click.option("--only", help="Code over global vectors to measure instead of all codes.")
 @click.option(
     "--codebook",
     type=click.Path(exists=True, path_type=Path),
-    help="Codebook, for additional codes over concepts.",
+    help="Codebook for additional codes over concepts.",
 )
 def main(
     features: Path,
@@ -268,7 +269,7 @@ def main(
     sample = read(fit or features, *both)[0]
     if not items or not askers:
         raise click.UsageError(
-            "FEATURES needs pictures and captions, or --queries a file that asks",
+            "FEATURES needs pictures and captions, or --queries needs a query file",
         )
     truth = Truth(
         vectors,

@@ -1,21 +1,19 @@
-"""The tables of a paper from the files that its authors published: every printed number beside the
-number from boc.
+"""Reproduce the tables of a paper from its authors' published files, with every printed number
+beside boc's number.
 
-    # tern, teran, vsrn, vsrnpp or boc
-    python -m bench.paper.reproduce PAPER DATA --out OUT
-    # the files that DATA has to hold
-    python -m bench.paper.reproduce PAPER DATA --needs
+    # tern, teran, vsrn, vsrnpp or boc python -m bench.paper.reproduce PAPER DATA --out OUT # list
+    the files required in DATA python -m bench.paper.reproduce PAPER DATA --needs
 
 The script converts published checkpoints, and encodes and evaluates the features of the test
 pictures. VSRN++ has no published checkpoint, so the script trains two models. Steps whose files are
-not in DATA are left out. A step whose result is in OUT is not repeated, so after a kill the same
-command continues. The log of a step is OUT/logs/STEP.log.
+not in DATA are left out. A step whose result is in OUT is not repeated, so a killed run can be
+continued by the same command. A step's log is OUT/logs/STEP.log.
 
-A row has the test set, the model, the measure, the printed number, the number from boc, their
+A row contains the test set, the model, the measure, the printed number, boc's number, their
 difference, and a verdict: ``reproduced`` (the printed digits), ``near`` (within the effect of a
-seed), ``differs``, or ``not run``. Recalls are in percent, "image" is image retrieval. The rows of
+seed), ``differs``, or ``not run``. Recalls are in percent; "image" is image retrieval. The rows of
 BoC are the rows of its Table I on MS-COCO 5K. Its figures have no printed numbers;
-OUT/boc-sparsity.csv has their points.
+OUT/boc-sparsity.csv contains their points.
 """
 
 from __future__ import annotations
@@ -68,7 +66,7 @@ KINDS = {  # kind of file in DATA: path pattern, place of publication
 
 @dataclass(frozen=True)
 class Step:
-    """A step: a command that makes a file, from its stdout if it ``prints``."""
+    """Step that runs a command to make a file, from the command's stdout if it ``prints``."""
 
     name: str
     command: tuple[str, ...]
@@ -77,7 +75,7 @@ class Step:
     prints: bool = False
 
     def run(self, log: Path) -> None:
-        """Run the command; CalledProcessError if it fails."""
+        """Run the command. Raises CalledProcessError if it fails."""
         printed = (
             self.makes.with_name(self.makes.name + ".part")
             if self.prints
@@ -91,8 +89,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Line:
-    """A model on a test set: the files of `boc evaluate --json` by relevance; ``folds`` if figures
-    are means over folds."""
+    """Model on a test set, with the files of `boc evaluate --json` by relevance. ``folds`` is true
+    if figures are means over folds."""
 
     set: str
     model: str
@@ -102,11 +100,11 @@ class Line:
 
 @dataclass
 class Plan:
-    """The steps and lines of one paper over DATA, for results in OUT.
+    """Steps and lines of one paper over DATA, with results in OUT.
 
-    ``settings`` are for the training of VSRN++. For BoC, ``sample`` is the part of the training
-    pictures for codebooks, with more than 100,000 concepts, ``alone`` is the part encoded without
-    context, and ``points`` are options of the figures.
+    ``settings`` configure the training of VSRN++. For BoC, ``sample`` is the part of the training
+    pictures used for codebooks, with more than 100,000 concepts, ``alone`` is the part encoded
+    without context, and ``points`` are options of the figures.
     """
 
     data: Path
@@ -123,7 +121,7 @@ class Plan:
     matrices: list[Path] = field(default_factory=list)
 
     def tern(self) -> None:
-        """Plan Table I of TERN, with the sentence retrieval that the paper of TERAN prints."""
+        """Plan Table I of TERN, with the sentence retrieval printed in TERAN's paper."""
         self.measure("TERN", "coco", "dot", [self.encode("tern", "tern", TERN, "coco")])
 
     def teran(self) -> None:
@@ -137,7 +135,7 @@ class Plan:
             )
 
     def vsrn(self) -> None:
-        """Plan the rows VSRN of Tables 1-3 of VSRN++: two models for each data set, and the mean of
+        """Plan the rows VSRN in Tables 1-3 of VSRN++, with two models per data set and the mean of
         their scores."""
         for data, split, folder, name in (
             ("coco", "testall", "coco", "coco"),
@@ -160,7 +158,7 @@ class Plan:
             self.measure("VSRN (two models)", data, "dot", files, graded=False)
 
     def vsrnpp(self) -> None:
-        """Plan the rows VSRN++ of its Tables 1-3, by two trainings that differ in their seeds."""
+        """Plan the rows VSRN++ in its Tables 1-3, from two trainings with different seeds."""
         for data in ("coco", "f30k"):
             table = self.captions(data)
             source = self.regions(data)
@@ -213,7 +211,7 @@ class Plan:
             self.measure("VSRN++ (two models)", data, "dot", files, graded=False)
 
     def boc(self) -> None:
-        """Plan Table I of the Bag of Concepts paper on COCO, and the points of its Fig. 3."""
+        """Plan Table I of the Bag of Concepts paper on COCO, and the points in its Fig. 3."""
         dev = self.encode("tern", "tern", TERN, "coco")
         train = self.encode(
             "tern-train",
@@ -248,8 +246,8 @@ class Plan:
         )
 
     def cells(self) -> Iterator[tuple[str, str, str, float, float | None]]:
-        """Yield (set, model, measure, printed, found) for every printed number; ``found`` is None
-        if it was not run."""
+        """Yield (set, model, measure, printed, found) for every printed number. ``found`` is None
+        if the model was not run."""
         for line in self.lines:
             tables = {
                 relevance: read_figures(path, folds=line.folds)
@@ -289,8 +287,8 @@ class Plan:
         )
 
     def splits(self, data: str) -> Path:
-        """Return the path of Karpathy's file: beside the tables of the paper, or in
-        ``annotations``, as in TERAN's data.tar."""
+        """Return the path of Karpathy's file, beside the paper's tables or in ``annotations``, as
+        in TERAN's data.tar."""
         plain = self.data / data / f"dataset_{'coco' if data == 'coco' else 'flickr30k'}.json"
         other = plain.parent / "annotations" / plain.name
         return other if other.exists() and not plain.exists() else plain
@@ -301,7 +299,7 @@ class Plan:
         return source if data == "coco" else f"{source}?index={self.splits(data)}"
 
     def captions(self, data: str) -> Path:
-        """Add the step that makes the table of captions, with the lists of splits beside it."""
+        """Add the step that makes the caption table and the split lists beside it."""
         path = self.splits(data)
         table = self.out / data / "captions.csv"
         corpus, joined = ("coco", ("--restval",)) if data == "coco" else ("flickr30k", ())
@@ -354,7 +352,7 @@ class Plan:
         more: tuple[object, ...] = (),
         context: str = "",
     ) -> Path:
-        """Add the step that encodes a source by a model; return its file."""
+        """Add the step that encodes a source with a model, and return its file."""
         file = self.out / f"{label}.h5"
         words = (
             "extract",
@@ -380,7 +378,7 @@ class Plan:
         *,
         graded: bool = True,
     ) -> None:
-        """Add the steps and lines of a model, an ensemble if there are several ``files``."""
+        """Add the steps and lines of a model, which is an ensemble if it has several ``files``."""
         name = files[0].stem.removesuffix("-1").removesuffix("-0")
         spice = self.data / data / "relevances" / f"{data}-test-spice.npy"
         relevances: dict[str, tuple[object, ...]] = {
@@ -429,7 +427,7 @@ class Plan:
         self.steps.setdefault(step.name, step)
 
     def sources(self) -> list[Path]:
-        """Return the files and folders of DATA that the steps need, and the matrices of SPICE."""
+        """Return the files and folders in DATA that the steps need, and the SPICE matrices."""
         needs = dict.fromkeys(path for step in self.steps.values() for path in step.needs)
         products = {step.makes for step in self.steps.values()}
         return [path for path in (*needs, *self.matrices) if path not in products]
@@ -469,7 +467,7 @@ PAPERS: dict[str, Callable[[Plan], None]] = {
 
 
 def read_figures(path: Path, *, folds: bool) -> dict[str, dict[str, float]] | None:
-    """Return the figures by direction; None without a measurement."""
+    """Return the figures by direction, or None without a measurement."""
     if not path.is_file():
         return None
     tables: dict[str, dict[str, dict[str, float]]] = json.loads(path.read_text(encoding="utf-8"))
@@ -488,11 +486,12 @@ def show_needs(plan: Plan) -> None:
 
 
 def check_settings(paper: str, settings: tuple[str, ...]) -> None:
-    """Raise UsageError for settings that the training of the paper does not take, before the hours
-    of extracting regions."""
+    """Raise UsageError for settings that the paper's training does not accept, before regions are
+    extracted for hours."""
     if settings and paper != "vsrnpp":
         raise click.UsageError(
-            f"--set is for the training of vsrnpp; the models of {paper} are published",
+            f"--set applies only to training vsrnpp; the models of {paper} are published; leave it "
+            "out",
         )
     try:
         plugins.tool("train").Recipe.of(
@@ -537,9 +536,13 @@ def check_settings(paper: str, settings: tuple[str, ...]) -> None:
     "settings",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Setting for the training of VSRN++; can be repeated.",
+    help="Training setting for VSRN++; can be repeated.",
 )
-@click.option("--needs", is_flag=True, help="List the required files of DATA, and run nothing.")
+@click.option(
+    "--needs",
+    is_flag=True,
+    help="List the required files in DATA without running any step.",
+)
 def main(
     paper: str,
     data: Path,
@@ -582,7 +585,7 @@ def main(
             )
     if not fine:
         raise click.ClickException(
-            "some steps failed; mend what is named above and repeat the command",
+            "some steps failed; correct the errors above and repeat the command",
         )
     if all(value is None for *_, value in plan.cells()):
         raise click.ClickException(

@@ -1,18 +1,19 @@
-"""Measurement of searches on painted scenes, whose contents are known: whether hits have the
-contents of the sentence.
+"""Measure, on painted scenes with known contents, whether hits match the contents of the sentence.
 
     python -m bench.paper.scene_truth GALLERY FEATURES --index NAME
 
-GALLERY is a folder of ``demo.gallery``, FEATURES the features of its pictures (or of some), NAME
-their index (without it, a temporary one is made). A row has a family of sentences (see
-bench/datasets/gallery_truth.py), a re-rank metric, and a measure: the share of sentences whose
-first hit has all parts of the sentence, or its kinds, colours, background, or relation; R@10,
-whether a right picture is among ten; NDCG@10. ``chance`` is the value of a random order.
+GALLERY is a folder made by ``demo.gallery``, FEATURES contains the features of all or some of its
+pictures, and NAME is their index (by default a temporary index). A row contains a family of
+sentences (see bench/datasets/gallery_truth.py), a re-rank metric, and a measure: the share of
+sentences whose first hit matches all parts of the sentence, or its kinds, colours, background, or
+relation; R@10, whether a right picture is among ten; NDCG@10. ``chance`` is the value for a random
+order.
 
 The pointing game (Zhang et al., Top-down Neural Attention by Excitation Backprop, ECCV 2016) uses
-the sentence "a COLOUR KIND" for each thing of a picture: the share whose chosen region has its
-centre on the thing. The chosen region is the region nearest to the noun ("word"), or the region
-that ``boc explain`` marks strongest ("explain"). ``chance`` is the value of a random region.
+the sentence "a COLOUR KIND" for each thing in a picture, and measures the share of sentences whose
+chosen region has its centre on the thing. The chosen region is the region nearest to the noun
+("word"), or the region marked strongest by ``boc explain`` ("explain"). ``chance`` is the value for
+a random region.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def pointing(
     file: FeatureFile,
     explained: int,
 ) -> Iterator[tuple[str, str, str, Measure]]:
-    """Yield the measures of the pointing game, by words, and by the marks in ``explained``
+    """Yield the measures of the pointing game, by words and by the marks in ``explained``
     pictures."""
     drawn = set(np.random.default_rng(0).permutation(len(gallery))[:explained].tolist())
     plays_by: dict[tuple[int, str], list[tuple[float, float]]] = {}
@@ -109,7 +110,7 @@ def nearest_region(
     noun: str,
     regions: NDArray[np.float32],
 ) -> int:
-    """Return the region with the largest cosine to the noun."""
+    """Return the region whose cosine with the noun is largest."""
     encoded = searcher.encoder.encode_texts([text])
     assert encoded.concepts is not None
     assert encoded.words is not None
@@ -126,14 +127,14 @@ def strongest_region(
     noun: str,
     regions: NDArray[np.float32],
 ) -> int:
-    """Return the region that an explanation marks strongest."""
+    """Return the region marked strongest by an explanation."""
     weights = explain(searcher, id, text, labelled=0).weights
     assert weights is not None
     return int(weights.argmax())
 
 
 def summary(rows: Mapping[tuple[str, str, str], Measure], metric: str) -> Iterator[str]:
-    """Yield the most important figures, in two lines."""
+    """Yield the most important figures as two lines."""
     place = {
         name: measure
         for (family, by, name), measure in rows.items()
@@ -159,7 +160,8 @@ def all_measures(
     most: int,
     explained: int,
 ) -> Iterator[tuple[str, str, str, Measure]]:
-    """Yield all measures of the pictures in ``file``; ids are their numbers in ``pictures``."""
+    """Yield all measures for the pictures in ``file``, whose ids are their numbers in
+    ``pictures``."""
     numbers = {id: i for i, id in enumerate(file.ids("image"))}
     shown = [pictures[int(Path(id).stem)] for id in numbers]
     yield from families(searcher, shown, numbers, metrics, most)
@@ -168,7 +170,7 @@ def all_measures(
 
 @contextmanager
 def open_index(features: Path, name: str | None, at: str) -> Iterator[Searcher]:
-    """Yield the index ``name``, or a temporary one of FEATURES, under the default code."""
+    """Yield the index ``name``, or a temporary index of FEATURES with the default code."""
     if name is not None:
         yield Searcher.open(name, at)
         return
@@ -191,7 +193,7 @@ def open_index(features: Path, name: str | None, at: str) -> Iterator[Searcher]:
     "metrics",
     multiple=True,
     type=click.Choice(METRICS),
-    help="Metric for re-ranking; can be repeated [default: as the index].",
+    help="Metric for re-ranking; can be repeated [default: the index's metric].",
 )
 @click.option(
     "--queries",
@@ -217,7 +219,7 @@ def main(
     explained: int,
     brief: bool,
 ) -> None:
-    """Judge a search among the pictures in FEATURES by the truth in GALLERY."""
+    """Judge searches for the pictures in FEATURES by the truth in GALLERY."""
     pictures = read_gallery(gallery / "scenes.json")
     with FeatureFile(features) as file, open_index(features, name, at) as searcher:
         metrics = metrics or (check_metric(searcher.index.manifest.rerank),)

@@ -1,4 +1,5 @@
-"""Recall@10 against sparsity, postings and bytes, in both directions (BoC, Figs. 3a, 3b, 3c).
+"""Measure Recall@10 against sparsity, postings and bytes, in both directions (BoC, Figs. 3a, 3b,
+3c).
 
     python -m bench.paper.sparsity_recall FEATURES --fit LEARN
 
@@ -12,10 +13,11 @@ phase"). The sparsity of a soft code is the paper's, 1 - z / p, where each conce
 nearest of p centroids before they are aggregated; an item of several concepts may have more terms
 than z, which "terms" counts. "dictionary" is the code of boc; its sparsity is 1 - z / V.
 
-A row holds z of items and of queries, terms stored per item, postings read per query, bytes of
-these terms per item in the embedded engine; in percent R@10 of the dense vectors and of the 10
-best, by dense vectors, of the first Rm * 10 hits for each Rm; and standard errors (by picture). A
-row of code "A minus B" holds differences on the same queries, where A may be "dense".
+A row contains z for items and for queries, terms stored per item, postings read per query, and
+bytes of these terms per item in the embedded engine; R@10, in percent, of the dense vectors and,
+for each Rm, of the 10 best by dense vectors among the first Rm * 10 hits; and standard errors (by
+picture). A row of code "A minus B" contains differences on the same queries, where A may be
+"dense".
 """
 
 from __future__ import annotations
@@ -102,7 +104,7 @@ Hits = dict[tuple[str, str, float, Modality], NDArray[np.bool_]]
 
 
 class Setting(NamedTuple):
-    """A fitted code with its name and sparsity."""
+    """Fitted code with its name and sparsity."""
 
     code: str
     chain: str
@@ -117,15 +119,15 @@ def global_settings(
     sparsities: Sequence[float],
     dictionary: SurrogateCodec,
 ) -> Iterator[Setting]:
-    """Yield codes over global vectors at each sparsity, as many terms in queries as in items; the
-    default code; the fitted ``dictionary`` at several budgets."""
+    """Yield codes over global vectors at each sparsity, with equal numbers of terms in queries and
+    items; the default code; and the fitted ``dictionary`` at several budgets."""
     width = 2 * fit.header.dim
     yield from component_settings(fit, sparsities)
     for sparsity in sparsities:
         z = terms_at(
             sparsity,
             width,
-        )  # the largest component, the unit of bits, depends on it
+        )  # determines the largest component, which is the unit of bits
         yield Setting(
             "bits",
             ROTATED,
@@ -159,7 +161,7 @@ def component_settings(
 
 
 def dictionary_settings(dictionary: SurrogateCodec) -> Iterator[Setting]:
-    """Yield a fitted dictionary at the PROBES that it has terms for."""
+    """Yield a fitted dictionary at the PROBES for which it has enough terms."""
     name = f"of {dictionary.n_terms}"
     for z, query_z in PROBES:
         if query_z <= dictionary.n_terms:
@@ -193,7 +195,7 @@ def concept_settings(
 
 
 def terms_at(sparsity: float, width: int) -> int:
-    """Return the number of terms, of ``width``, at a sparsity."""
+    """Return the number of terms kept of ``width`` at a sparsity."""
     return max(1, round((1 - sparsity) * width))
 
 
@@ -230,7 +232,7 @@ def rows(gallery: Gallery, settings: Iterator[Setting]) -> Iterator[list[object]
 
 
 def differences(gallery: Gallery, hits: Hits) -> Iterator[list[object]]:
-    """Yield the difference in recall between the codes of each pair, at each common sparsity."""
+    """Yield the recall difference between the codes of each pair at each common sparsity."""
     for (one, of), (other, than) in PAIRS:
         chain = " minus ".join(dict.fromkeys(name for name in (of, than) if name))
         for (code, name, sparsity, asking), more in hits.items():
@@ -254,7 +256,7 @@ def differences(gallery: Gallery, hits: Hits) -> Iterator[list[object]]:
 
 
 def figures(values: NDArray[np.generic], groups: NDArray[np.int64]) -> list[str]:
-    """Return percentages of each column of ``values`` (queries, Rm), and then their standard
+    """Return the percentage for each column of ``values`` (queries, Rm), followed by the standard
     errors."""
     shares = [share(column, groups) for column in values.T]
     return [f"{value:.2f}" for side in zip(*shares, strict=True) for value in side]
@@ -270,16 +272,16 @@ def figures(values: NDArray[np.generic], groups: NDArray[np.int64]) -> list[str]
 @click.option(
     "--alone",
     type=PATH,
-    help="Some or all of these embeddings, made by the encoder FOLDER?alone.",
+    help="Embeddings of some or all of these items by the encoder FOLDER?alone.",
 )
 @click.option("--clusters", default=1000, show_default=True, help="Size of the codebooks.")
 @click.option(
     "--codebooks",
     type=PATH,
-    help="Folder in which codebooks are kept, and found again.",
+    help="Folder in which codebooks are cached.",
 )
 @click.option("--terms", default=2048, show_default=True, help="Size of the dictionary.")
-@click.option("--vectors", is_flag=True, help="Measure codes of global vectors only.")
+@click.option("--vectors", is_flag=True, help="Measure only codes of global vectors.")
 @click.option(
     "--sparsity",
     "sparsities",

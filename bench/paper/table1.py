@@ -1,22 +1,23 @@
-"""Table I of the Bag of Concepts paper: Recall@1, 5, 10 of every representation, in both
+"""Measure Table I of the Bag of Concepts paper: Recall@1, 5, 10 of every representation in both
 directions.
 
     python -m bench.paper.table1 DEV --fit TRAIN
 
-DEV is searched; codebooks are made from TRAIN. The rows without context need the concepts of single
-regions and words: the same photographs extracted by the encoder ``tern:FOLDER?alone`` (a part of
-TRAIN is enough). "No context" describes the codebook: items encoded with it keep their context, as
-in section IV of the paper ("during the clustering phase"). Items are ranked by exact products of
-the whole-number term frequencies, whose rows have unit length except for rounding: cosine.
+The script searches DEV, and makes codebooks from TRAIN. The rows without context need the concepts
+of single regions and words, extracted from the same photographs by the encoder
+``tern:FOLDER?alone`` (a part of TRAIN is enough). "No context" describes the codebook: items
+encoded with it keep their context, as in section IV of the paper ("during the clustering phase").
+Items are ranked by exact products of the integer term frequencies, whose rows have unit length
+except for rounding, so the products are cosines.
 
-The section "Other readings" has the codes of the global vector in the order that the paper prints,
-quantised before anything is dropped, and without c-ReLU. In this order scalar quantisation has
-negative numbers, which cannot be term frequencies, so its row is the cosine of the vectors
-floor(1000 v).
+The section "Other readings" contains the codes of the global vector in the printed order, quantised
+before components are dropped, and without c-ReLU. In this order scalar quantisation has negative
+numbers, which cannot be term frequencies, so its row is the cosine of the vectors floor(1000 v).
 
-A row holds the six recalls in percent, their sum and its standard error (by picture), and the
+A row contains the six recalls in percent, their sum and its standard error (by picture), and the
 paper's own figures on COCO (5,000 pictures) and Flickr30K (10,000), from other data and another
-TERN. A row with another model under "minus" holds differences on the same queries, and the paper's.
+TERN. A row with another model under "minus" contains differences on the same queries, and the
+paper's differences.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ HARD = "Bag of Concepts, hard assignment"
 SOFT = "Bag of Concepts, soft assignment"
 MORE = "Beyond the paper"
 PAIRS = "Differences"
-FIT = 2000  # global vectors of each modality for fitting a code
+FIT = 2000  # number of global vectors per modality for fitting a code
 RETRIEVED = ("image", "sentence")
 COLUMNS = (
     "section",
@@ -143,16 +144,16 @@ so."""
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the table for one model: the rank (from 0) of each query's first right item, for
-    image and for sentence retrieval."""
+    """Table line for one model: the rank (from 0) of each query's first right item, for image and
+    for sentence retrieval."""
 
     section: str
     model: str
     ranks: dict[Modality, NDArray[np.int64]]
 
     def hits(self) -> list[NDArray[np.int8]]:
-        """Return, for each of the six recalls, 1 for each query that finds its right item, and 0
-        for any other."""
+        """Return, for each of the six recalls, 1 for each query that finds its right item and 0 for
+        each other query."""
         return [
             (self.ranks[asking] < k).astype(np.int8)
             for asking in ("text", "image")
@@ -161,18 +162,18 @@ class Line:
 
 
 class Table:
-    """Lines on the items of one feature file."""
+    """Table lines for the items in one feature file."""
 
     def __init__(self, file: FeatureFile) -> None:
         self.gallery = Gallery(file)
         self.of = self.gallery.of
 
     def dense(self, section: str, model: str) -> Line:
-        """Return the line of the global vectors."""
+        """Return the line for global vectors."""
         return self._line(section, model, lambda m, _: self.of[m].vectors)
 
     def code(self, section: str, model: str, codec: SurrogateCodec) -> Line:
-        """Return the line of a fitted codec."""
+        """Return the line for a fitted codec."""
 
         def encode(modality: Modality, side: str) -> NDArray[np.float64]:
             terms: TermMatrix = getattr(codec, f"encode_{side}")(self.of[modality])
@@ -183,7 +184,7 @@ class Table:
         return self._line(section, model, encode)
 
     def signed_floor(self, section: str, model: str, scale: float = 1000) -> Line:
-        """Return the line of floor(scale * v), negative numbers included, by cosine."""
+        """Return the line for floor(scale * v), including negative numbers, by cosine."""
         return self._line(
             section,
             model,
@@ -191,7 +192,7 @@ class Table:
         )
 
     def cells(self, line: Line, minus: Line | None = None) -> list[object]:
-        """Return a row of the table, for a line or for its difference from another line."""
+        """Return a table row, for a line or for its difference from another line."""
         groups = self.gallery.groups
         values = line.hits()
         section = line.section
@@ -225,8 +226,8 @@ class Table:
 
 
 def paper_cells(model: str, minus: str | None) -> list[object]:
-    """Return the paper's figures for a model, or the differences of two models; cells are empty
-    without figures."""
+    """Return the paper's figures for a model, or the differences between two models. Cells without
+    figures are empty."""
     if model not in PAPER or (minus is not None and minus not in PAPER):
         return [None] * 12
     if minus is None:
@@ -240,7 +241,7 @@ def lines(
     train: Sequence[Embeddings],
     books: Codebooks,
 ) -> Iterator[Line]:
-    """Yield the lines of the table, one by one."""
+    """Yield the table lines."""
 
     def row(section: str, model: str, codec: SurrogateCodec) -> Line:
         return dev.code(section, model, codec.fit(*train))
@@ -334,7 +335,7 @@ def lines(
 @click.option(
     "--alone-train",
     type=PATH,
-    help="All or some of these embeddings, by the encoder FOLDER?alone.",
+    help="Embeddings of all or some of these items by the encoder FOLDER?alone.",
 )
 @click.option(
     "--alone-dev",
@@ -345,7 +346,7 @@ def lines(
 @click.option(
     "--codebooks",
     type=PATH,
-    help="Folder in which codebooks are kept, and found again.",
+    help="Folder in which codebooks are cached.",
 )
 def main(
     dev: Path,

@@ -1,4 +1,4 @@
-"""Other readings of the papers' codes, as chains of steps that no ``--code`` names.
+"""Alternative readings of the papers' codes, as chains of steps without a ``--code`` name.
 
 The paper (III-A) turns all components into frequencies and then keeps "the first z higher values";
 ``scalar`` and ``permutation`` keep first. With d components before c-ReLU:
@@ -9,7 +9,7 @@ The paper (III-A) turns all components into frequencies and then keeps "the firs
 - ``offset``: ranks z ... 1 of the kept components with z added.
 - ``authors``: scalar as in the package of the authors' group (str-encoders, ``TopKSQ``): the z
   largest, floor(1000 v), and the dot product, without a second unit norm.
-- ``shifted``: nothing is clipped or left out, so that items are ordered as by the dense vectors
+- ``shifted``: no component is clipped or left out, so items are ordered as by the dense vectors
   (``ShiftedCReLU``). Several rotations side by side disturb the ranks less.
 
 All variants are "plain", without centring and rotation, except for the rotations of a shifted code.
@@ -40,14 +40,14 @@ from boc.errors import BocError
 from boc.types import Embeddings, Modality, Ragged
 
 POLE = 1e-6  # the printed similarity is limited to 1 / POLE
-FINE = 10_000  # scale of values that are already rounded, or lose nothing else
+FINE = 10_000  # scale of values that are already rounded, or that lose no other precision
 
 
 class ShiftedCReLU(Step):
-    """Documents become [c + v, c - v], queries the plain c-ReLU max([q, -q], 0).
+    """Encode documents as [c + v, c - v], and queries by the plain c-ReLU max([q, -q], 0).
 
-    With c the largest |v| nothing is clipped, and the dot product of the two is q.v + c |q|_1: the
-    second part is the same for all documents. The price is that a document has every term.
+    If c is the largest |v|, no component is clipped, and the dot product is q.v + c |q|_1, whose
+    second part is the same for all documents. The cost is that every document contains every term.
     """
 
     learned: ClassVar[tuple[str, ...]] = ("shift_",)
@@ -72,7 +72,8 @@ class ShiftedCReLU(Step):
 
 
 class Rotations(Step):
-    """Multiply by several random rotations side by side, over the root of their number."""
+    """Multiply by several random rotations side by side, divided by the square root of their
+    number."""
 
     learned: ClassVar[tuple[str, ...]] = ("rotation_",)
 
@@ -104,14 +105,13 @@ class OffsetPermutation(DeepPermutation):
 
 
 class PrintedSimilarity(SoftAssignment):
-    """The similarity that the paper prints, 1 / (1 - D). A negative frequency cannot be stored, so
+    """Similarity as printed in the paper, 1 / (1 - D). A negative frequency cannot be stored, so
     the sign is dropped (the cosine of sums does not change as long as all D > 1), and near the pole
     the value is limited to 10**6."""
 
     @property
     def _ufunc(self) -> np.ufunc:
-        # 1 / (1 - D) is negative beyond D = 1, where concepts lie: the maximum has the smallest
-        # magnitude.
+        # For D > 1, 1 / (1 - D) is negative, so the maximum has the smallest magnitude.
         return np.add if self.aggregate == "sum" else np.minimum
 
     def _similar(self, squared: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -129,7 +129,7 @@ class WithoutStopwords(HardAssignment):
             return concepts
         if embeddings.words is None:
             raise BocError(
-                "stop-words are to be dropped, but the words are not known; extract the captions "
+                "stop-words cannot be dropped, because the words are unknown; extract the captions "
                 "again",
             )
         keep = [carries_content(pieces) for pieces in embeddings.words]
@@ -140,8 +140,8 @@ class WithoutStopwords(HardAssignment):
 
 
 def printed_order(code: str, z: int | None = None, query_z: int | None = None) -> SurrogateCodec:
-    """Return ``scalar`` or ``permutation`` in the order that the paper prints: quantise, then
-    keep."""
+    """Return ``scalar`` or ``permutation`` in the printed order, which quantises before it selects
+    components."""
     if code == "permutation":
         return SurrogateCodec([CReLU(), DeepPermutation(), TopZ(z, query_z), ScalarQuantizer(1)])
     return SurrogateCodec(
@@ -150,7 +150,7 @@ def printed_order(code: str, z: int | None = None, query_z: int | None = None) -
 
 
 def offset_ranks(z: int | None = None, query_z: int | None = None) -> SurrogateCodec:
-    """Return ``permutation`` whose ranks count from twice the number of kept components."""
+    """Return ``permutation`` with ranks that count from twice the number of kept components."""
     return SurrogateCodec([CReLU(), TopZ(z, query_z), OffsetPermutation()])
 
 

@@ -1,11 +1,10 @@
-"""Training of the studies of VSRN++ on any regions: ablations (Table 5) and orders of regions
-(Table 6).
+"""Train the ablations (Table 5) and region orders (Table 6) of VSRN++ on any regions.
 
     python -m bench.paper.vsrnpp_tables regions.h5 --train train.ids.txt --test dev.ids.txt --out O
 
-A line is a training from the recipe ``photos-vsrn`` or ``photos-vsrnpp``; a stopped run continues.
-A row has the recall on --test, and the printed numbers for Flickr30K (Table 6: the mean of five
-folds of MS-COCO 1K). "confidence" is the order of the source.
+Each line is a training run of the recipe ``photos-vsrn`` or ``photos-vsrnpp``; a stopped run
+continues. A row contains the recall on --test, and the printed numbers for Flickr30K (Table 6: the
+mean of five folds of MS-COCO 1K). "confidence" is the order of the source.
 """
 
 import subprocess

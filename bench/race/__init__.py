@@ -1,1 +1,1 @@
-"""Every engine in one table at equal recall."""
+"""Compare all engines in one table at equal recall."""

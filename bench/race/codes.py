@@ -1,9 +1,9 @@
-"""The codes of boc in the race.
+"""Race entries for the codes of boc.
 
-The race calls them as users do, by ``load_index`` and ``Searcher.search_vectors``: from the vector
-of a query to hits with their content, by query encoding, posting lists and re-ranking from float16,
-or from 8 bits (``dictionary:2 int8``). ``Searcher.rank_vectors`` answers batches by ids and scores
-as arrays, as vector libraries do.
+The race calls the codes as users do, by ``load_index`` and ``Searcher.search_vectors``, which lead
+from a query vector to hits with content by query encoding, posting lists and re-ranking from
+float16 or 8 bits (``dictionary:2 int8``). For batches, ``Searcher.rank_vectors`` returns arrays of
+ids and scores, as vector libraries do.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from boc.types import Embeddings
 
 NAME = "bench"
 INT8 = " int8"
-DEPTHS = (50, 100, 150, 200, 300, 500, 1000, 2000)  # candidates
+DEPTHS = (50, 100, 150, 200, 300, 500, 1000, 2000)  # numbers of candidates
 QUERY_Z = {
     "dictionary": (8, 16, 24, 32, 48, 64, 96, 128, 192),
     "scalar": (32, 64, 128, 256),
@@ -41,13 +41,14 @@ QUERY_Z = {
 
 
 def code_of(text: str) -> str:
-    """Return the code in ``text``, which may also name vectors of 8 bits: ``dictionary:2 int8``."""
+    """Return the code in ``text``, which may also select 8-bit vectors, as in ``dictionary:2
+    int8``."""
     return text.removesuffix(INT8)
 
 
 def is_raced(text: str) -> bool:
-    """Return whether ``text`` is a code such as ``bits:32``. The race chooses everything except the
-    terms of an item."""
+    """Return whether ``text`` is a code such as ``bits:32``. The race chooses all settings except
+    the number of terms per item."""
     try:
         code = parse_code(text)
     except BocError:
@@ -56,7 +57,7 @@ def is_raced(text: str) -> bool:
 
 
 class CodeEngine(Engine):
-    """An index over a code. A setting is the number of terms of a query and the number of
+    """Index with a code. A setting consists of the number of query terms and the number of
     candidates to re-rank."""
 
     ours = True
@@ -85,7 +86,7 @@ class CodeEngine(Engine):
 
 
 class Ours(CodeEngine, Local):
-    """The embedded engine."""
+    """Code in an index of the embedded engine."""
 
     library = "boc"
 
@@ -127,7 +128,7 @@ class Ours(CodeEngine, Local):
 
 
 def fit(data: Data, kind: str) -> None:
-    """Fit a code such as ``bits`` and save it."""
+    """Fit and save a code such as ``bits``."""
     folder = folder_of(data, f"codec {kind}")
     terms = data.terms if kind == "dictionary" else None
     codec = Code(kind, z=1, query_z=1, terms=terms).codec(data.shape[1])
@@ -142,7 +143,7 @@ def fit(data: Data, kind: str) -> None:
 
 
 def load_codec(data: Data, code: str) -> SurrogateCodec:
-    """Load the codec of a code such as ``bits:32``, which ``fit`` saved."""
+    """Load the codec of a code such as ``bits:32``, saved by ``fit``."""
     parsed = parse_code(code)
     folder = folder_of(data, f"codec {parsed.name}")
     with np.load(folder / "arrays.npz", allow_pickle=False) as arrays:

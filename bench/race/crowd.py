@@ -1,17 +1,15 @@
-"""A server with many clients, alone and beside writers, and with filters: boc and the server's own
-HNSW.
+"""Compare boc with a server's own HNSW under many clients, alone, beside writers, and with filters.
 
     python -m bench.race.crowd elasticsearch-9 composed.h5 composed-queries.h5
         --validation composed-validation.h5 --work FOLDER --count 100000
 
-The side of boc is `boc index` with all defaults, searched through ``Searcher.search_vectors``. The
-side of HNSW gets queries in the fastest form that the server reads (hnsw.py), over the same
-connection, at the first setting that reaches a recall on the validation queries. Sides take turns
-of ``--seconds``, ``--rounds`` times, so that a slower machine slows both sides. ``server_s`` and
-``client_s`` are processor seconds of a thousand queries. Writers put 200 items and delete 50 each
-second, visible at once; ``put`` is the number of items put per second, ``lost`` the number of items
-that the index lacks at the end, or has in excess. Rows of filters have the filters of filtered.py,
-and searches of boc by default.
+boc runs `boc index` with all defaults, and searches through ``Searcher.search_vectors``. HNSW
+receives queries in the fastest form that the server reads (hnsw.py), over the same connection, at
+the first setting that reaches a recall on the validation queries. Both take turns of ``--seconds``,
+``--rounds`` times, so that a slower machine slows both. ``server_s`` and ``client_s`` are processor
+seconds per thousand queries. Each second, writers put 200 items and delete 50, visible at once;
+``put`` is the number of items put per second, and ``lost`` is the number of items missing or in
+excess at the end. Rows with filters use the filters of filtered.py and default searches of boc.
 """
 
 from __future__ import annotations
@@ -65,11 +63,12 @@ GRAPH = {"elasticsearch": "hnsw", "opensearch": "fp32"}
 # items per second
 PUT = 200
 DELETED = 50
-SAMPLE = 300  # queries that measure recall
+SAMPLE = 300  # number of queries that measure recall
 
 
 class Crowd(Race):
-    """Both indexes on one server. Rows of ``data`` are in them; rows of ``more`` are put later."""
+    """Both indexes on one server. They contain the rows of ``data``; rows of ``more`` are put
+    later."""
 
     def __init__(self, data: Data, more: Path, server: Server) -> None:
         self.data = data
@@ -79,7 +78,7 @@ class Crowd(Race):
         self.graph = GRAPH[server.timed.engine]
         self.live = {
             index: dict(data.rows) for index in ("boc", self.graph)
-        }  # ids, each with its row in ``more``
+        }  # maps ids to rows in ``more``
         self.next_row = dict.fromkeys(self.live, data.shape[0])
         with FeatureFile(more) as file:
             self.items = file.items(data.modality)
@@ -142,7 +141,7 @@ class Crowd(Race):
         return ask
 
     def select(self, conditions: Sequence[str]) -> None:
-        """Do nothing: each query makes its filter."""
+        """Do nothing, because each query makes its own filter."""
 
     def _rows(self, answer: Any) -> set[int]:
         return (
@@ -152,7 +151,7 @@ class Crowd(Race):
         )
 
     def write(self, index: str) -> None:
-        """Put and delete the items of a second."""
+        """Put and delete the items of one second."""
         live = self.live[index]
         start = self.next_row[index]
         new = range(start, min(start + PUT, len(self.items)))
@@ -193,8 +192,8 @@ class Crowd(Race):
         *,
         writing: bool,
     ) -> tuple[list[float], list[float]]:
-        """Return the milliseconds of answers; and seconds, processor seconds of server and client,
-        items put, and failures."""
+        """Return the response times in milliseconds, the seconds, the processor seconds of server
+        and client, the number of items put, and the number of failures."""
         queries = self.data.query_sets[0]
         numbers = count()
         end = time.perf_counter() + seconds
@@ -226,8 +225,8 @@ class Crowd(Race):
         return times, [time.perf_counter() - begun, *used, self.next_row[index] - row, len(failed)]
 
     def setting(self, index: str, recall: float) -> tuple[str, float]:
-        """Return the first setting that reaches a recall on validation queries, or else the last
-        setting, and the recall that it reaches."""
+        """Return the first setting that reaches a recall on validation queries, or otherwise the
+        last setting, with the measured recall."""
         queries = self.data.query_sets[1][:SAMPLE]
         top = self.data.top[1][:SAMPLE]
         for name, ask in self.asks[index].items():
@@ -284,8 +283,8 @@ class Crowd(Race):
                 ]
 
     def check(self, index: str, ask: Ask) -> tuple[float, float]:
-        """Return the recall of the reported queries, and the share of short answers, over the
-        current items of the index."""
+        """Return the recall of the reported queries, and the share of short lists, over the current
+        items in the index."""
         rows = np.fromiter(self.live[index].values(), np.int64)
         queries = self.data.query_sets[0][:SAMPLE]
         top = [
@@ -295,7 +294,7 @@ class Crowd(Race):
         return self.measure(ask, queries, [ALL] * len(queries), top)[:2]
 
     def lost(self, index: str) -> int:
-        """Return the number of items that the index lacks or has in excess."""
+        """Return the number of items that are missing from the index or in excess."""
         if index == "boc":
             ids = [item.id for item in self.searcher.index.items()]
         else:
@@ -308,7 +307,12 @@ class Crowd(Race):
 @click.argument("kind")
 @click.argument("gallery", type=FILE)
 @click.argument("queries", type=FILE)
-@click.option("--validation", type=FILE, required=True, help="Queries that choose settings.")
+@click.option(
+    "--validation",
+    type=FILE,
+    required=True,
+    help="Feature file of queries for choosing settings.",
+)
 @click.option(
     "--work",
     required=True,
@@ -319,7 +323,7 @@ class Crowd(Race):
     "--count",
     default=100_000,
     show_default=True,
-    help="Number of items to load; writers put the other items.",
+    help="Number of items to load; writers put the remaining items.",
 )
 @click.option("--clients", multiple=True, default=(8, 32), show_default=True)
 @click.option("--recall", "recalls", multiple=True, default=(0.95, 0.98), show_default=True)

@@ -1,11 +1,11 @@
-"""The data of a race: vectors, queries, and the exact answers.
+"""Data of a race: vectors, queries, and exact results.
 
-``synthetic`` draws N unit vectors, a block at a time, each block from a seed of its own: 3,000
-clusters in 100 groups in a space of 128 dimensions whose scales fall as j**-0.4, embedded in
-``dim`` dimensions by a random matrix, plus a little noise in all dimensions and a mean of 0.3. Each
-component is multiplied by its own scale, exp of a normal of standard deviation 0.5. Queries are
-items plus noise. At 1M x 1,024 the cosines of a query to rank 1, 10 and 100 are about .85, .58 and
-.52, and the participation ratio is 42.
+``synthetic`` draws N unit vectors block by block, each block from its own seed: 3,000 clusters in
+100 groups in a 128-dimensional space whose scales fall as j**-0.4, embedded in ``dim`` dimensions
+by a random matrix, plus slight noise in all dimensions and a mean of 0.3. Each component is
+multiplied by its own scale, the exponential of a normal variable with standard deviation 0.5.
+Queries are items plus noise. At 1M x 1,024 the cosines of a query with the items at ranks 1, 10 and
+100 are about .85, .58 and .52, and the participation ratio is 42.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ Matrix = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Data:
-    """The data of a race: feature files of the gallery, of the reported queries, and of the queries
+    """Data of a race: feature files of the gallery, of the reported queries, and of the queries
     that choose settings (``validation``; without it, every other query chooses). ``work`` is the
-    folder for everything made from them. ``truth`` may hold the rows of the exact top 10 per query,
-    best first, int64 (q, 10); otherwise they are computed.
+    folder for all files made from the data. ``truth`` may contain the rows of the exact top 10 per
+    query, best first, int64 (q, 10); otherwise they are computed.
     """
 
     work: Path
@@ -49,8 +49,8 @@ class Data:
     truth: Path | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields alone: another process maps the files itself, and gets no copy of the
-        vectors."""
+        """Return only the fields, because another process maps the files itself instead of
+        receiving a copy of the vectors."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
@@ -60,21 +60,22 @@ class Data:
 
     @cached_property
     def asking(self) -> Modality:
-        """The modality of the queries."""
+        """Return the modality of the queries."""
         with FeatureFile(self.queries) as file:
             return "image" if file.count("image") else "text"
 
     @cached_property
     def vectors(self) -> NDArray[Any]:
-        """The vectors (n, d) of the gallery, memory-mapped."""
+        """Return the memory-mapped vectors (n, d) of the gallery."""
         with FeatureFile(self.gallery) as file:
             return np.asarray(
                 file.memory_map(self.modality, "dense/vectors"),
-            )  # codes validate a subclass longer
+            )  # codes take longer to validate a subclass
 
     @cached_property
     def halves(self) -> NDArray[np.float16]:
-        """The vectors as float16, memory-mapped, from which engines other than boc re-score."""
+        """Return the vectors as memory-mapped float16, from which engines other than boc
+        re-score."""
         if self.vectors.dtype == np.float16 and self.vectors.flags.aligned:
             return self.vectors
         path = self.work / "vectors.npy"
@@ -92,13 +93,13 @@ class Data:
         return self.vectors.shape
 
     def blocks(self) -> Iterator[tuple[int, Matrix]]:
-        """Yield all vectors in blocks, each with the number of its first row."""
+        """Yield all vectors in blocks, with the number of each block's first row."""
         for start in range(0, len(self.vectors), BATCH):
             yield start, self.vectors[start : start + BATCH].astype(np.float32)
 
     @cached_property
     def query_sets(self) -> tuple[Matrix, Matrix]:
-        """The queries that are reported, and the queries that choose settings."""
+        """Return the reported queries, and the queries that choose settings."""
         queries = read(self.queries)
         if self.validation:
             return queries, read(self.validation)
@@ -106,7 +107,7 @@ class Data:
 
     @cached_property
     def top(self) -> tuple[list[set[int]], list[set[int]]]:
-        """The rows of the exact top 10 for both sets of queries."""
+        """Return the rows of the exact top 10 for both sets of queries."""
         path = self.work / "truth.npy"
         if not path.exists():
             np.save(path, self._exact())
@@ -115,8 +116,8 @@ class Data:
         return rows[:n], rows[n:]
 
     def _exact(self) -> NDArray[np.int64]:
-        """Return the row numbers (n, K) of the exact neighbours, of the queries first, then of the
-        validation queries."""
+        """Return the row numbers (n, K) of the exact neighbours, first for the queries, then for
+        the validation queries."""
         if self.truth is not None and self.validation is None:
             rows = np.load(self.truth, allow_pickle=False)
             return np.concatenate([rows[::2], rows[1::2]])
@@ -124,7 +125,7 @@ class Data:
 
     @cached_property
     def rows(self) -> dict[str, int]:
-        """The row numbers of the ids."""
+        """Return a mapping from ids to row numbers."""
         with FeatureFile(self.gallery) as file:
             return {key: row for row, key in enumerate(file.ids(self.modality))}
 
@@ -137,7 +138,9 @@ class Data:
             if path is not None:
                 mine[str(path.resolve())] = path.stat().st_size
         if note.exists() and json.loads(note.read_text()) != mine:
-            raise click.UsageError(f"{self.work} holds indexes of other data; name another --work")
+            raise click.UsageError(
+                f"{self.work} contains indexes of other data; name another --work",
+            )
         note.write_text(json.dumps(mine))
 
 
@@ -145,8 +148,8 @@ def nearest(
     queries: Matrix,
     blocks: Iterable[tuple[int, Matrix]],
 ) -> tuple[Matrix, NDArray[np.int64]]:
-    """Return scores and rows of the K best by inner product in ``blocks`` (first row, vectors),
-    best first, filled up with -inf and 0."""
+    """Return the scores and rows of the K best inner products in ``blocks`` (first row, vectors),
+    best first, padded with -inf and 0."""
     import faiss
 
     scores = np.full((len(queries), K), -np.inf, np.float32)
@@ -163,8 +166,8 @@ def nearest(
 
 
 def first(gallery: Path, work: Path, count: int) -> Path:
-    """Write the first ``count`` items of a gallery to a new feature file, and return its path;
-    return the gallery if it has no more items."""
+    """Write the first ``count`` items of a gallery to a new feature file, and return its path.
+    Return the gallery itself if it has no more items."""
     with FeatureFile(gallery) as file:
         modality: Modality = "image" if file.count("image") else "text"
         if file.count(modality) <= count:
@@ -187,7 +190,7 @@ def read(path: Path) -> Matrix:
 
 
 class Mixture:
-    """The mixture from which synthetic vectors are drawn; see above."""
+    """Mixture from which synthetic vectors are drawn, as described above."""
 
     groups = 100
     clusters = 30
@@ -230,16 +233,16 @@ def noise(rng: np.random.Generator, shape: tuple[int, ...], length: float) -> Ma
 
 
 def synthetic(work: Path, count: int, dim: int, queries: int, seed: int) -> tuple[Path, Path, Path]:
-    """Write feature files of ``count`` items, and of ``queries`` twice: to report and to choose
-    settings by.
+    """Write feature files of ``count`` items and of two sets of ``queries``, one to report and one
+    to choose settings.
 
-    Existing files are not drawn again. UsageError if they have other contents, or if there are
-    fewer items than queries.
+    Existing files are not drawn again. Raises UsageError if their contents differ, or if the items
+    are fewer than the queries.
     """
     if count < 2 * queries:
         raise click.UsageError(
-            f"{2 * queries} queries are drawn of {count} items; ask for more items, or --queries "
-            "fewer",
+            f"{2 * queries} queries are drawn from {count} items; set more items, or fewer "
+            "--queries",
         )
     gallery = work / "gallery.h5"
     digest = f"{count}-{dim}-{queries}-{seed}".encode().hex().rjust(64, "0")
@@ -254,7 +257,7 @@ def synthetic(work: Path, count: int, dim: int, queries: int, seed: int) -> tupl
             writer.finish()
     with FeatureFile(gallery) as file:
         if file.header != header:
-            raise click.UsageError(f"{work} holds other synthetic data; name another --work")
+            raise click.UsageError(f"{work} contains other synthetic data; name another --work")
         rng = np.random.default_rng([seed, 3])
         chosen = np.sort(rng.choice(count, 2 * queries, replace=False))
         rows = mixture.perturb(file.memory_map("image", "dense/vectors")[chosen].astype(np.float32))
@@ -269,12 +272,12 @@ def synthetic(work: Path, count: int, dim: int, queries: int, seed: int) -> tupl
 
 
 def append(writer: FeatureWriter, start: int, vectors: Matrix) -> None:
-    """Append vectors of pictures, whose numbers begin at ``start``."""
+    """Append vectors of pictures, numbered from ``start``."""
     names = [f"{i:08d}.jpg" for i in range(start, start + len(vectors))]
     items = [Item(name, "image", f"/photos/{name}", name) for name in names]
     writer.append(len(items), [Batch(items, Embeddings("image", vectors))])
 
 
 def log(line: str) -> None:
-    """Print a line of progress to stderr."""
+    """Print a progress line to stderr."""
     click.echo(line, err=True)

@@ -1,4 +1,4 @@
-"""The common part of the engines in the race: building, opening, queries, and their cost.
+"""Base of the engines in the race: building, opening and querying an index, with their cost.
 
 ``once`` builds an index in a separate process, in its own folder. An existing index is not built
 again.
@@ -28,14 +28,14 @@ Setting = tuple[int, ...]
 
 
 class UnavailableError(Exception):
-    """An error for an index that is unavailable; the text says why."""
+    """An index is unavailable; the text gives the reason."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """The cost of an index: seconds to ``fit`` its code, to ``encode`` all items, and to ``build``
-    the rest; processor seconds of all three; the largest memory, in bytes, of the process that fits
-    and builds (``peak``); bytes on disk by part."""
+    """Cost of an index: seconds to ``fit`` its code, to ``encode`` all items, and to ``build`` the
+    rest; processor seconds of all three; the peak memory, in bytes, of the process that fits and
+    builds (``peak``); and bytes on disk by part."""
 
     fit: float
     encode: float
@@ -50,32 +50,31 @@ class Facts:
 
 
 class Engine(ABC):
-    """An open index. ``ask`` is timed; afterwards ``rows`` turns its answer into row numbers."""
+    """Open index. ``ask`` is timed; afterwards ``rows`` converts its result to row numbers."""
 
-    library: str  # library that answers
-    kind = ""  # kind of index in its library; "" if the code says it
-    knobs: tuple[str, ...] = ()  # names of the numbers of a setting
-    ours = False  # codes of boc, searched by boc
+    library: str  # library that searches
+    kind = ""  # kind of index in its library; "" if the code determines it
+    knobs: tuple[str, ...] = ()  # names of the numbers in a setting
+    ours = False  # whether boc searches a code of boc
     grid: Sequence[Setting]
-    took: float | None = None  # milliseconds that a server reports for its last answer
+    took: float | None = None  # milliseconds reported by a server for its last response
 
     @abstractmethod
     def choose(self, setting: Setting) -> None:
-        """Set the ``setting``, one of ``grid``, of all later answers."""
+        """Set the ``setting``, one of ``grid``, for all later queries."""
 
     @abstractmethod
     def ask(self, query: Matrix) -> Any:
-        """Return the answer to one query (1, d)."""
+        """Return the result of one query (1, d)."""
 
     def batch(self, queries: Matrix, threads: int) -> Any:
-        """Return the answers to queries (n, d). This implementation makes one call per query from
+        """Return the results of queries (n, d). This implementation makes one call per query from
         several threads, for engines without batches."""
         with ThreadPoolExecutor(threads) as pool:
             return list(pool.map(self.ask, queries[:, None]))
 
     def vectors_read(self, setting: Setting) -> int | None:
-        """Return the largest number of stored vectors that a query is compared with; None if
-        unknown."""
+        """Return the largest number of stored vectors compared with a query, or None if unknown."""
         return None
 
     def rows(self, answer: Any) -> Sequence[int]:
@@ -84,7 +83,7 @@ class Engine(ABC):
 
 
 class Local(Engine):
-    """An index in its own folder."""
+    """Index in its own folder."""
 
     inside = 0  # bytes per component of the vectors in its files
     beside = 0  # bytes per component of vectors in other files
@@ -100,7 +99,7 @@ class Local(Engine):
 
     @abstractmethod
     def __init__(self, data: Data, folder: Path, code: str) -> None:
-        """Open the index that ``build`` made in ``folder``."""
+        """Open the index made by ``build`` in ``folder``."""
 
     @classmethod
     def sizes(cls, data: Data, folder: Path, code: str) -> dict[str, int]:
@@ -129,8 +128,8 @@ def once(
     task: Callable[..., None],
     *arguments: Any,
 ) -> dict[str, float]:
-    """Fill ``folder`` by ``task``, unless an earlier run did. Return the ``seconds``, processor
-    seconds (``cpu``) and largest memory in bytes (``peak``) of the task."""
+    """Fill ``folder`` by ``task``, unless an earlier run did. Return the task's ``seconds``,
+    processor seconds (``cpu``) and peak memory in bytes (``peak``)."""
     note = folder / NOTE
     if not note.exists():
         log(f"{folder.name}: building")
@@ -157,14 +156,14 @@ def measure(threads: int, task: Callable[..., None], *arguments: Any) -> dict[st
 
 
 def child(task: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result of ``task`` in a fresh process. BrokenProcessPool if the process was
+    """Return the result of ``task`` in a fresh process. Raises BrokenProcessPool if the process was
     killed."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         return pool.submit(task, *arguments).result()
 
 
 def use_threads(count: int) -> None:
-    """Restrict every thread of this process to ``count`` processors, and libraries to the same
+    """Restrict all threads of this process to ``count`` processors, and libraries to the same
     number of threads."""
     import faiss
     from threadpoolctl import threadpool_limits

@@ -1,15 +1,15 @@
-"""Filtered search by default, beside faiss with selectors: recall, short answers, latency.
+"""Compare default filtered search with faiss selectors by recall, short lists and latency.
 
     python -m bench.race.filtered composed.h5 composed-queries.h5 --validation
     composed-validation.h5 --work FOLDER
 
-A filter lets a random share of the items pass, or one cluster: by the scores of the centroids, the
-nearest cluster to the query, the middle cluster, or the farthest. The side of boc is `boc index`
-and a search with the filter and no other option. For each rival, a row shows the fastest setting
-that reached ``--recall`` on the validation queries, or came nearest to it; its selectors are made
-beforehand and cost nothing. ``few`` is the share of queries with fewer hits than possible, at most
-ten; ``passed`` is the mean share of items that pass. Milliseconds are medians over rounds, with
-minimum and maximum round, on one thread.
+A filter passes a random share of the items, or one cluster, which is the nearest to the query by
+centroid score, the middle one, or the farthest. boc runs `boc index` and a search with the filter
+and no other option. For each rival, a row shows the fastest setting that reached ``--recall`` on
+the validation queries, or came nearest to it; its selectors are made beforehand at no cost. ``few``
+is the share of queries with fewer hits than possible, at most ten; ``passed`` is the mean share of
+items that pass. Milliseconds are medians over rounds, with minimum and maximum round, on one
+thread.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ COLUMNS = (
     "p50_least",
     "p50_most",
 )
-faiss: Any = import_module("faiss")  # its types lack search parameters
+faiss: Any = import_module("faiss")  # the types of faiss lack search parameters
 NAME = "filtered"
 SHARES = (0.0005, 0.001, 0.01, 0.1, 0.5)
 MEMBERS = 2_000  # approximate size of a cluster
@@ -59,15 +59,15 @@ RIVALS = {
     "hnsw32": (16, 32, 64, 128, 256, 512, 1024, 2048),
     "ivf-sq8": (4, 8, 16, 32, 64, 128, 256, 512, 1024),
 }
-ALL = ""  # a condition that all items meet
+ALL = ""  # condition that all items meet
 
 Ask = Callable[[Matrix, str], Any]
 
 
 @dataclass(frozen=True)
 class Filters:
-    """The metadata for filters, ``draw`` (n,) and ``cluster`` (n,) of the items, and the centroids
-    of the clusters."""
+    """Metadata for filters, ``draw`` (n,) and ``cluster`` (n,) of the items, and the cluster
+    centroids."""
 
     draw: NDArray[np.int64]
     cluster: NDArray[np.int64]
@@ -129,7 +129,7 @@ def exact(
     conditions: Sequence[str],
     filters: Filters,
 ) -> list[set[int]]:
-    """Return the rows of the ten best items that pass, or fewer if fewer items pass."""
+    """Return the rows of the best items that pass, at most ten."""
     best: list[set[int]] = [set()] * len(queries)
     for condition in set(conditions):
         asking = [i for i, other in enumerate(conditions) if other == condition]
@@ -146,7 +146,7 @@ def exact(
 
 
 class Race:
-    """The indexes over ``data``, each opened once, and the selectors of faiss by condition."""
+    """Indexes over ``data``, each opened once, and faiss selectors by condition."""
 
     def __init__(self, data: Data, threads: int, rivals: Sequence[str]) -> None:
         self.data = data
@@ -161,7 +161,7 @@ class Race:
 
     @cached_property
     def asks(self) -> Mapping[str, Mapping[str, Ask]]:
-        """The functions that answer queries, by index and setting."""
+        """Return the functions that run queries, by index and setting."""
         rivals = {
             name: {f"{knob}={number}": self._rival(name, number) for number in RIVALS[name]}
             for name, knob in zip(self.rivals, ("ef", "nprobe"), strict=False)
@@ -200,7 +200,7 @@ class Race:
         conditions: Sequence[str],
         top: Sequence[set[int]],
     ) -> tuple[float, float, float]:
-        """Return the recall, the share of short answers, and the median of milliseconds."""
+        """Return the recall, the share of short lists, and the median milliseconds."""
         times = np.empty(len(queries))
         shares = []
         few = 0
@@ -283,7 +283,7 @@ def _build(data: Data, folder: Path, filters: Filters) -> None:
 @click.command()
 @click.argument("gallery", type=FILE)
 @click.argument("queries", type=FILE)
-@click.option("--validation", type=FILE, help="Queries that choose settings.")
+@click.option("--validation", type=FILE, help="Feature file of queries for choosing settings.")
 @click.option(
     "--work",
     required=True,
@@ -329,7 +329,7 @@ def main(
     rounds: int,
     threads: int,
 ) -> None:
-    """Race under filters on GALLERY and QUERIES."""
+    """Race with filters on GALLERY and QUERIES."""
     work.mkdir(parents=True, exist_ok=True)
     data = Data(work, gallery, queries, validation, None, 0)
     data.check()

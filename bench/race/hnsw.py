@@ -1,4 +1,4 @@
-"""The vector indexes of servers: their types, mappings and queries, as plain data."""
+"""Vector indexes of servers: types, mappings and queries as plain data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HNSW = {
     "opensearch": ("fp32", "sq", "byte"),
 }
 EFS = (10, 15, 20, 25, 30, 40, 50, 75, 100, 200)
-STORED = {"byte": np.dtype(np.int8)}  # float32 otherwise
+STORED = {"byte": np.dtype(np.int8)}  # all other types store float32
 
 
 def hnsw_index(engine: str, kind: str, dim: int) -> Json:
@@ -37,7 +37,7 @@ def hnsw_index(engine: str, kind: str, dim: int) -> Json:
     }
     mapping: Json = {"dynamic": False, "properties": properties}
     if engine == "opensearch":
-        settings["knn"] = True  # such an index keeps vectors out of _source
+        settings["knn"] = True  # this setting keeps vectors out of _source
     else:
         mapping["_source"] = {"excludes": ["words", "vector"]}
     return {"settings": settings, "mappings": mapping}
@@ -60,8 +60,8 @@ def hnsw_field(engine: str, kind: str, dim: int) -> Json:
 
 
 def hnsw_query(engine: str, vector: Any, ef: int) -> Json:
-    """Return the query for the K nearest of ``ef`` candidates. In Elasticsearch the section ``knn``
-    would be a separate phase before the query, which takes longer."""
+    """Return the query for the K nearest of ``ef`` candidates. In Elasticsearch, the section
+    ``knn`` would be a separate phase before the query, which takes longer."""
     if engine == "elasticsearch":
         return {
             "query": {
@@ -89,22 +89,22 @@ def settle(transport: Transport, name: str) -> None:
 
 
 def scale_of(data: Data) -> float:
-    """Return one scale for all vectors, from their largest component."""
+    """Return one scale for all vectors, derived from their largest component."""
     return 127 / max(float(np.abs(block).max()) for _, block in data.blocks())
 
 
 def quantise(vectors: NDArray[np.float32], scale: float) -> NDArray[np.int8]:
-    """Return vectors as whole numbers up to 127."""
+    """Return vectors as integers up to 127."""
     rounded = np.rint(vectors * scale)
     whole: NDArray[np.int8] = np.clip(rounded, -127, 127).astype(np.int8)
     return whole
 
 
 def list_form(vector: NDArray[Any]) -> Any:
-    """Return a vector as numbers, for JSON."""
+    """Return a vector as numbers for JSON."""
     return vector
 
 
 def base64_form(vector: NDArray[Any]) -> str:
-    """Return a vector as text, which new versions of a server parse faster than numbers."""
+    """Return a vector as text, which new server versions parse faster than numbers."""
     return to_base64(vector.astype(">f4").tobytes())

@@ -1,4 +1,4 @@
-"""All engines in one table at equal recall: latency, throughput, loading, bytes, memory.
+"""Compare all engines at equal recall by latency, throughput, loading, bytes and memory.
 
     python -m bench.race.race captions.h5 captions-queries.h5
         --validation captions-validation.h5 --work m30k
@@ -36,7 +36,7 @@ that it maps while no other index is open, beside a heap that all its indexes sh
 ``million_*`` is the cost of a million items on paper: GB on disk, GB of memory so that no search
 waits for the disk (own and mapped; of a server without its heap), core hours to fit, encode and
 load. All costs are in proportion to the items, including arrays that do not grow with the items,
-such as the arrays of a code. There are no prices: multiply by your own prices.
+such as the arrays of a code. Multiply by your own prices.
 
 ``*_rounds`` are the values of each round, from which ratios.py compares settings at equal recall.
 """
@@ -118,21 +118,21 @@ HEAD = (
     "qps_1_rounds",
     "qps_2_rounds",
 )
-ON_SERVER = 30_000  # default of --limit, in items
+ON_SERVER = 30_000  # default of --limit, as a number of items
 
 Memory = tuple[int | None, int | None]
 
 
 class Place(Protocol):
-    """A place of indexes: this process, or a server."""
+    """Place that stores indexes: this process, or a server."""
 
     def build(self, data: Data, name: str, threads: int) -> Facts:
-        """Build an index, unless it exists. UnavailableError if it is unavailable."""
+        """Build an index, unless it exists. Raises UnavailableError if it is unavailable."""
 
     def open_engine(self, data: Data, name: str) -> Engine: ...
 
     def memory(self, data: Data, name: str, setting: Setting) -> Memory:
-        """Return own bytes and mapped bytes of an index at a setting."""
+        """Return the own bytes and mapped bytes of an index at a setting."""
 
 
 def row(
@@ -142,7 +142,7 @@ def row(
     at: Sequence[float],
     items: int,
 ) -> list[str]:
-    """Return the cells of one setting."""
+    """Return the cells for one setting."""
     engine = variant.engine
     index = engine.kind or variant.name.partition(" ")[2]
     recalls = [f"{variant.recall:.4f}", f"{variant.validation:.4f}"]
@@ -156,7 +156,7 @@ def row(
     ]
     known = [size for size in memory if size is not None]
     paper = [
-        f"{facts.disk / items / 1000:.4f}",  # bytes per item are GB per billion
+        f"{facts.disk / items / 1000:.4f}",  # bytes per item equal GB per billion items
         f"{sum(known) / items / 1000:.4f}" if known else "",
         f"{1e6 * facts.cpu / items / 3600:.4f}",
     ]
@@ -188,7 +188,7 @@ def join(values: NDArray[np.float64], digits: int) -> str:
 
 
 def build_all(data: Data, places: Mapping[str, Place], threads: int) -> dict[str, Facts]:
-    """Build all available indexes, and report the others."""
+    """Build all available indexes, and report unavailable ones."""
     for server in {
         place.label: place for place in places.values() if isinstance(place, Server)
     }.values():
@@ -213,7 +213,7 @@ def race(
     rounds: int,
     out: Writer,
 ) -> None:
-    """Measure, and write a row for each setting."""
+    """Measure each setting and write its row."""
     use_threads(1)
     groups = {name: variants_of(data, name, places[name].open_engine(data, name)) for name in facts}
     every = [variant for group in groups.values() for variant in group]
@@ -223,7 +223,7 @@ def race(
     use_threads(1)
     for engine in {id(variant.engine): variant.engine for variant in every}.values():
         if isinstance(engine, Local):
-            engine.close()  # open engines would crowd out engines under measurement
+            engine.close()  # open engines would compete with measured engines for memory
     for name, group in groups.items():
         memory: Memory = (None, None)
         compared = [variant for variant in group if id(variant) in at]
@@ -248,8 +248,8 @@ def make_data(
     seed: int,
     limit: int | None,
 ) -> Data:
-    """Return the data with the first ``limit`` items of the gallery, made on first use. UsageError
-    without a gallery, or if the folder has other data."""
+    """Return the data with the first ``limit`` items of the gallery, made on first use. Raises
+    UsageError without a gallery, or if the folder contains other data."""
     work.mkdir(parents=True, exist_ok=True)
     truth = None
     if count is not None:
@@ -280,7 +280,7 @@ def make_data(
 @click.command()
 @click.argument("gallery", required=False, type=FILE)
 @click.argument("queries", required=False, type=FILE)
-@click.option("--validation", type=FILE, help="Queries that choose settings.")
+@click.option("--validation", type=FILE, help="Feature file of queries for choosing settings.")
 @click.option(
     "--synthetic",
     "count",
@@ -304,7 +304,7 @@ def make_data(
     "--work",
     required=True,
     type=FOLDER,
-    help="Folder for everything that the race builds.",
+    help="Folder for all files built by the race.",
 )
 @click.option(
     "--terms",
@@ -345,7 +345,7 @@ def make_data(
 @click.option(
     "--prepare",
     is_flag=True,
-    help="Draw data, compute exact answers and build, without measuring.",
+    help="Draw data, compute exact results and build indexes, without measuring.",
 )
 def main(
     work: Path,
@@ -381,7 +381,7 @@ def main(
             "heap": heap if servers else None,
         }
         with Writer(sys.stdout, __file__, settings, HEAD, seed=data.seed, extras=LIBRARIES) as out:
-            _ = data.top, data.halves  # made before child processes need it
+            _ = data.top, data.halves  # computed before child processes need them
             facts = build_all(data, places, threads)
             if not prepare:
                 race(data, places, facts, rounds, out)
@@ -394,8 +394,8 @@ def chosen_places(
     heap: str,
     stack: ExitStack,
 ) -> dict[str, Place]:
-    """Return the indexes in the race, each with its place. Servers are started, and stopped with
-    ``stack``."""
+    """Return the indexes in the race, each with its place. Servers are started here and stopped
+    with ``stack``."""
     use_threads(len(PROCESSORS))  # servers inherit the processors
     running = {
         server.label: server

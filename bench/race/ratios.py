@@ -1,4 +1,4 @@
-"""Ratios of boc to each other index at equal recall, from the rows of races.
+"""Compute ratios of boc to each other index at equal recall, from the rows of races.
 
     python -m bench.race.ratios race.csv race-elasticsearch.csv > race-ratios.csv
 
@@ -60,7 +60,7 @@ Cells = Mapping[str, str]
 
 
 def pairs(table: Sequence[Cells]) -> Iterator[tuple[str, Cells, Cells]]:
-    """Yield (recall, ours, theirs) for all rows that can be compared."""
+    """Yield (recall, ours, theirs) for all comparable rows."""
     recalls = sorted({at for row in table for at in row["at"].split()})
     for recall, one, other in product(recalls, table, table):
         both = recall in one["at"].split() and recall in other["at"].split()
@@ -69,7 +69,7 @@ def pairs(table: Sequence[Cells]) -> Iterator[tuple[str, Cells, Cells]]:
 
 
 def compare(recall: str, one: Cells, other: Cells) -> list[str]:
-    """Return all cells except the name of the race."""
+    """Return all cells except the race name."""
     rates = [
         cell
         for name in ("qps_1", "qps_2")
@@ -105,7 +105,7 @@ def name_of(row: Cells) -> str:
 
 
 def ratio(one: Cells, other: Cells, *names: str) -> str:
-    """Return the ratio of the sums of some columns."""
+    """Return the ratio of the sums of several columns."""
     if not all(row[name] for row in (one, other) for name in names):
         return ""
     ours, theirs = (sum(float(row[name]) for name in names) for row in (one, other))
@@ -117,8 +117,8 @@ def quotient(ours: float, theirs: float) -> str:
 
 
 def compare_rounds(one: Cells, other: Cells, name: str, better: int) -> list[str]:
-    """Return median, minimum and maximum of the ratio over rounds, and the verdict; ``better`` is 1
-    if more is better."""
+    """Return the median, minimum and maximum ratio over rounds, and the verdict. ``better`` is 1 if
+    more is better."""
     if not one[name] or not other[name]:
         return [""] * 4
     ratios = values(one[name]) / values(other[name])
@@ -143,7 +143,7 @@ def values(cell: str) -> NDArray[np.float64]:
     type=FILE,
 )
 def main(races: tuple[Path, ...]) -> None:
-    """Print ratios at equal recall, from files of rows of race.py."""
+    """Print ratios at equal recall from rows of race.py."""
     with Writer(sys.stdout, __file__, {"races": list(races)}, HEAD) as out:
         for path in races:
             rows = read(path)

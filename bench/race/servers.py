@@ -1,5 +1,5 @@
-"""The indexes of a search server in the race: codes of boc, and the server's own HNSW types over
-the same documents.
+"""Indexes of a search server in the race: codes of boc, and the server's own HNSW types over the
+same documents.
 
 Names are for example ``elasticsearch-9 dictionary:8``, ``elasticsearch-9 int8_hnsw``. The loader of
 boc loads each index with two requests in flight, and merges it into one segment; codes are fitted,
@@ -61,8 +61,8 @@ from indexing.server.requests import ITEM
 from indexing.server.transport import Json, RefusedError, Transport
 
 ROOT = Path(__file__).resolve().parents[2]
-QUERIES = 100  # queries before memory is looked at
-ALL = 1_000_000  # candidates: every item that shares a term with the query
+QUERIES = 100  # number of queries before memory is measured
+ALL = 1_000_000  # number of candidates that selects every item that shares a term with the query
 CODES = ("dictionary:8", "bits:48", "scalar:48")
 GRIDS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "dictionary": ((6, 8, 10, 12, 16, 20, 24, 32, 48), (ALL,)),
@@ -74,7 +74,7 @@ SCHEMES = {"elasticsearch": "elastic", "opensearch": "opensearch"}
 
 
 class TimedTransport:
-    """A transport that keeps the milliseconds that the server reports for its last search."""
+    """Transport that records the milliseconds reported by the server for its last search."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -90,7 +90,7 @@ class TimedTransport:
 
 
 class ServerEngine(Engine):
-    """An index on a server."""
+    """Index on a server."""
 
     timed: TimedTransport
 
@@ -100,7 +100,7 @@ class ServerEngine(Engine):
 
 
 class ServerCode(ServerEngine, CodeEngine):
-    """Our codes."""
+    """Index with a code of boc."""
 
     def __init__(self, server: Server, data: Data, what: str) -> None:
         code = what.partition(" ")[0]
@@ -119,11 +119,11 @@ class ServerCode(ServerEngine, CodeEngine):
     def vectors_read(self, setting: Setting) -> int | None:
         return (
             None if setting[1] == ALL else setting[1]
-        )  # the server does not count the items that share a term
+        )  # the server does not count items that share a term
 
 
 class ServerGraph(ServerEngine):
-    """HNSW."""
+    """HNSW index of the server."""
 
     knobs: tuple[str, ...] = ("ef",)
     grid: Sequence[Setting] = tuple((ef,) for ef in EFS)
@@ -167,18 +167,18 @@ class ServerGraph(ServerEngine):
 
 @dataclass
 class Server:
-    """A server at the address ``at``; the names of its indexes begin with ``label``."""
+    """Server at the address ``at``. The names of its indexes begin with ``label``."""
 
     label: str
     at: str
-    made: list[str] = field(default_factory=list)  # names of indexes
+    made: list[str] = field(default_factory=list)  # names of created indexes
 
     def __post_init__(self) -> None:
         mark = "&" if "?" in self.at else "?"
         backend = plugins.backend(f"{self.at}{mark}replicas=0&request_timeout=600")
         if not isinstance(backend, ServerBackend):
             raise click.UsageError(
-                f"{self.at} is no server; write elastic+http://HOST:PORT or opensearch+...",
+                f"{self.at} is not a server; write elastic+http://HOST:PORT or opensearch+...",
             )
         about = backend.about()
         self.version: str = f"{about['engine']} {about['version']}"
@@ -187,11 +187,11 @@ class Server:
         self.backend.transport = cast("Transport", self.timed)
 
     def all_names(self) -> list[str]:
-        """Return the names of the indexes that are raced by default."""
+        """Return the default names of indexes in the race."""
         return [f"{self.label} {what}" for what in (*CODES, *HNSW[self.timed.engine])]
 
     def check_name(self, name: str) -> None:
-        """Raise UsageError unless ``name`` is the name of an index."""
+        """Raise UsageError unless ``name`` names an index."""
         what = name.partition(" ")[2]
         if not is_raced(what) and what not in HNSW[self.timed.engine]:
             raise click.UsageError(f"no index {name!r}; known: {', '.join(self.all_names())}")
@@ -205,7 +205,8 @@ class Server:
         return ServerCode(self, data, what) if ":" in what else ServerGraph(self, data, what)
 
     def build(self, data: Data, name: str, threads: int) -> Facts:
-        """Load an index, and return its cost. UnavailableError if the server has no such type."""
+        """Load an index, and return its cost. Raises UnavailableError if the server does not
+        support its type."""
         what = name.partition(" ")[2]
         if ":" not in what:
             self._make_graph(data, what)
@@ -217,8 +218,8 @@ class Server:
         return facts
 
     def warm_up(self, data: Data, names: Sequence[str], threads: int) -> None:
-        """Load the first code and the first graph of ``names``, and remove them. A server compiles
-        during its first loads, and this time should not count for any index."""
+        """Load the first code and the first graph in ``names``, and remove them. A server compiles
+        code during its first loads, and this time should not count for any index."""
         for name in {":" in name: name for name in reversed(names)}.values():
             with suppress(UnavailableError):
                 self.build(data, name, threads)
@@ -292,7 +293,7 @@ class Server:
         return Facts(0.0, 0.0, seconds, cpu, None, disk)
 
     def _make_graph(self, data: Data, what: str) -> None:
-        """Create the empty index."""
+        """Create an empty index."""
         name = self.name_of(what)
         drop_index(self.timed, name)
         try:
@@ -302,11 +303,13 @@ class Server:
                 hnsw_index(self.timed.engine, what, data.shape[1]),
             )
         except RefusedError as error:
-            raise UnavailableError(f"the server has no such type ({error.reason})") from error
+            raise UnavailableError(
+                f"the server does not support this type ({error.reason})",
+            ) from error
 
     def _bytes_of(self, name: str) -> tuple[int, int]:
-        """Return the bytes of an index and of Lucene's files of vectors, whose names end in
-        ``.ve?`` and ``.vem?``."""
+        """Return the bytes of an index and of Lucene's vector files, whose names end in ``.ve?``
+        and ``.vem?``."""
         stats = self.timed.request(
             "GET",
             f"/{name}/_stats/store,segments",
@@ -331,14 +334,14 @@ class Server:
         return True
 
     def cpu_seconds(self) -> float:
-        """Return the processor seconds that the nodes have used since they started."""
+        """Return the processor seconds used by the nodes since their start."""
         nodes = self.timed.request("GET", "/_nodes/stats/process")["nodes"].values()
         return sum(float(node["process"]["cpu"]["total_in_millis"]) for node in nodes) / 1000
 
     def memory(self, data: Data, name: str, setting: Setting) -> tuple[int | None, int | None]:
-        """Return None for own bytes, since all indexes share the heap, and the bytes that the
-        server maps in addition when it opens only this index and answers some queries. Return None
-        for both if the server is on another machine."""
+        """Return None for own bytes, since all indexes share the heap, and the additional bytes
+        that the server maps when it opens only this index and runs some queries. Return None for
+        both if the server is on another machine."""
         what = name.partition(" ")[2]
         if not self.at.partition("://")[2].startswith(("127.0.0.1", "localhost")):
             return None, None
@@ -369,7 +372,7 @@ class Server:
             self.timed.request("POST", f"/{one}/{step}")
 
     def clear(self) -> None:
-        """Remove all indexes that were made."""
+        """Remove all created indexes."""
         for what in self.made:
             for name in self._physical(self.name_of(what)):
                 drop_index(self.timed, name)
@@ -384,8 +387,8 @@ class Server:
 
 @contextmanager
 def connect(spec: str, work: Path, heap: str) -> Iterator[Server]:
-    """Yield the server at an address, or a started server of a kind of tests/servers, which is
-    stopped at the end."""
+    """Yield the server at an address, or start a kind of server in tests/servers and stop it at the
+    end."""
     if "://" in spec:
         server = Server(spec.partition("+")[0], spec)
         try:
@@ -402,8 +405,8 @@ def connect(spec: str, work: Path, heap: str) -> Iterator[Server]:
 
 @contextmanager
 def start_server(kind: str, folder: Path, heap: str) -> Iterator[Any]:
-    """Yield a running ``tests.servers.Server`` of a kind, with its data in ``folder``; stop it at
-    the end."""
+    """Start a ``tests.servers.Server`` of a kind, with its data in ``folder``, yield it, and stop
+    it at the end."""
     sys.path.append(str(ROOT))
     from tests import servers
 

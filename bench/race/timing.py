@@ -1,4 +1,4 @@
-"""Timing of the race: settings are chosen on some queries, and then take turns on other queries.
+"""Time the race: choose settings on some queries, and then run them in turns on other queries.
 
 In ``variants_of`` every setting of an index answers the validation queries three times, in turns; a
 setting is dropped if another setting of the same index clearly beats it in recall and time.
@@ -26,33 +26,31 @@ from bench.race.data import Data, K, Matrix, log
 from bench.race.engine import Engine, Setting, use_threads
 
 RECALLS = (0.90, 0.95, 0.98, 0.99)
-WARM = 20  # queries of a setting before its clock starts
-# Queries that a setting answers in a row: few, so that its turn is short, but many compared with
-# the queries for warming up.
+WARM = 20  # queries of a setting before its timing starts
+# queries per turn of a setting: few for short turns, but many more than warm-up queries
 PART = 100
-# Passes over the validation queries, of which the fastest counts: a pass may be interrupted, and a
-# server warms up.
+# passes over the validation queries, of which the fastest counts
 PASSES = 3
-CLEAR = 0.85  # share of another time at which a setting is clearly faster
+CLEAR = 0.85  # share of another setting's time below which a setting is clearly faster
 MILLISECONDS = 1000
 
 
 @dataclass
 class Variant:
-    """An index at a setting, and its measurements."""
+    """Index at a setting, with its measurements."""
 
     name: str
     engine: Engine
     setting: Setting
     validation: float
     recall: float = 0.0
-    # Milliseconds of answers (rounds, queries).
+    # Response times in milliseconds (rounds, queries).
     times: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0)))
-    # Mean of the milliseconds that the server reports.
+    # Mean milliseconds reported by the server.
     took: float | None = None
-    # Rates on one processor and on two (2, rounds).
+    # Queries per second on one processor and on two (2, rounds).
     qps: NDArray[np.float64] = field(default_factory=lambda: np.empty((2, 0)))
-    # The largest number of one query.
+    # Largest number of vectors read by a query.
     vectors_read: int | None = None
 
     @property
@@ -62,7 +60,7 @@ class Variant:
 
     @property
     def medians(self) -> NDArray[np.float64]:
-        """The median milliseconds of each round."""
+        """Return the median milliseconds of each round."""
         medians: NDArray[np.float64] = np.median(self.times, axis=1)
         return medians
 
@@ -71,7 +69,7 @@ class Variant:
         return float(median(self.medians.tolist()))
 
     def percentile_cells(self) -> list[str]:
-        """Return the median over rounds, minimum and maximum of the 50th, 95th and 99th
+        """Return the median, minimum and maximum, over rounds, of the 50th, 95th and 99th
         percentile."""
         return [
             cell
@@ -88,7 +86,7 @@ def summarise(values: NDArray[np.float64], digits: int) -> list[str]:
 
 
 def recall_of(engine: Engine, queries: Matrix, top: Sequence[set[int]]) -> float:
-    """Return the share of the exact top 10 among the answers."""
+    """Return the share of the exact top 10 that was found."""
     shares = []
     for query, best in zip(queries, top, strict=True):
         rows = engine.rows(engine.ask(query[None]))
@@ -97,8 +95,8 @@ def recall_of(engine: Engine, queries: Matrix, top: Sequence[set[int]]) -> float
 
 
 def variants_of(data: Data, name: str, engine: Engine) -> list[Variant]:
-    """Return the variants of an index: the settings of its grid that no other setting clearly beats
-    on the validation queries."""
+    """Return the variants of an index, which are the grid settings that no other setting clearly
+    beats on the validation queries."""
     queries = data.query_sets[1]
     top = data.top[1]
     recalls: dict[Setting, float] = {}
@@ -125,8 +123,8 @@ def variants_of(data: Data, name: str, engine: Engine) -> list[Variant]:
 
 
 def measure(variants: Sequence[Variant], data: Data, rounds: int, seed: int) -> None:
-    """Measure recall and times of all variants: in each round they answer part after part of the
-    queries in turns."""
+    """Measure recall and times of all variants. In each round, the variants take turns on
+    successive parts of the queries."""
     rng = np.random.default_rng(seed)
     queries = data.query_sets[0]
     top = data.top[0]
@@ -160,7 +158,7 @@ def measure(variants: Sequence[Variant], data: Data, rounds: int, seed: int) -> 
 
 
 def measure_rates(variants: Sequence[Variant], data: Data, rounds: int) -> None:
-    """Measure queries per second of batches, on one processor and on two."""
+    """Measure the queries per second of batches, on one processor and on two."""
     queries = np.ascontiguousarray(data.query_sets[0])
     for variant in variants:
         variant.qps = np.empty((2, rounds))
@@ -174,13 +172,13 @@ def measure_rates(variants: Sequence[Variant], data: Data, rounds: int) -> None:
 
 
 def fastest(variants: Sequence[Variant], recall: float) -> Variant | None:
-    """Return the fastest variant of one index that reaches a recall on the validation queries."""
+    """Return an index's fastest variant that reaches a recall on the validation queries."""
     return min((v for v in variants if v.validation >= recall), key=lambda v: v.p50, default=None)
 
 
 def best_at(groups: Mapping[str, Sequence[Variant]]) -> dict[int, list[float]]:
-    """Return, for the identity of each variant, the recalls at which it is the fastest of its
-    index."""
+    """Return, by the identity of each variant, the recalls at which the variant is the fastest of
+    its index."""
     recalls: dict[int, list[float]] = {}
     for recall, group in product(RECALLS, groups.values()):
         best = fastest(group, recall)

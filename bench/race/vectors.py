@@ -1,4 +1,4 @@
-"""Engines of the race that search vectors: indexes of faiss, usearch and other libraries."""
+"""Race engines that search vectors, with faiss, usearch and other libraries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROBES = (4, 8, 16, 24, 32, 48, 64, 96, 128, 256)
 
 
 class Faiss(Local):
-    """The common part of the indexes of faiss."""
+    """Base of faiss indexes."""
 
     library = "faiss"
     index: Any
@@ -37,7 +37,7 @@ class Faiss(Local):
 
     @staticmethod
     def fill(index: Any, data: Data, folder: Path, train: int = 0) -> None:
-        """Train on some rows, add all rows, and write the file."""
+        """Train on a sample of rows, add all rows, and write the file."""
         import faiss
 
         if train:
@@ -56,14 +56,14 @@ class Faiss(Local):
 
 
 class Flat(Faiss):
-    """The plain vectors, read from the gallery."""
+    """Exhaustive search in the gallery's vectors."""
 
     kind = "Flat"
     grid = ((),)
     beside = 4
 
     def __init__(self, data: Data, folder: Path, code: str) -> None:
-        self.index = self._build(replace(data))  # the copy has no map of the gallery
+        self.index = self._build(replace(data))  # the copy does not map the gallery
 
     @staticmethod
     def _build(data: Data) -> Any:
@@ -83,7 +83,7 @@ class Flat(Faiss):
 
 
 class Hnsw(Faiss):
-    """A graph with 32 neighbours per node."""
+    """HNSW graph with 32 neighbours per node."""
 
     kind = "HNSW32"
     knobs = ("ef",)
@@ -103,7 +103,8 @@ class Hnsw(Faiss):
 
 
 class Ivf(Faiss):
-    """4 sqrt(n) cells of bytes; the first R items are re-ranked by float16."""
+    """Inverted file with 4 sqrt(n) cells of 8-bit vectors; the first R items are re-ranked by
+    float16."""
 
     kind = "IVF,SQ8"
     knobs = ("nprobe", "R")
@@ -115,14 +116,14 @@ class Ivf(Faiss):
         import faiss
 
         super().__init__(data, folder, code)
-        self.lists = faiss.extract_index_ivf(self.index)  # also below a rotation
+        self.lists = faiss.extract_index_ivf(self.index)  # also works below a rotation
         self.grid = list(
             product([probes for probes in PROBES if probes <= self.lists.nlist], self.depths),
         )
 
     @classmethod
     def factory(cls, cells: int, dim: int) -> str:
-        """Return the description of the index for the factory of faiss."""
+        """Return the index description for the faiss factory."""
         return f"IVF{cells},SQ8"
 
     @classmethod
@@ -156,7 +157,7 @@ class Ivf(Faiss):
 
     def best(self, query: Matrix, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the K of ``rows`` nearest to the query, by float16."""
-        # faiss fills up with -1.
+        # faiss pads its results with -1.
         rows = np.sort(rows[rows >= 0])
         scores = dot(query[0], self.data.halves, rows)
         order = np.argsort(-scores, kind="stable")
@@ -165,15 +166,15 @@ class Ivf(Faiss):
 
 
 class IvfPq(Ivf):
-    """Cells of product quantization, 4 bits per 4 components, whose tables lie in registers ("fast
-    scan")."""
+    """Inverted file with product quantization, 4 bits per 4 components, whose tables fit into
+    registers ("fast scan")."""
 
     kind = "IVF,PQ fast scan"
     depths = (20, 30, 50, 100, 200)
 
     @classmethod
     def factory(cls, cells: int, dim: int) -> str:
-        # Parts have four components, or the number nearest to four that divides the vector.
+        # Parts have four components, or the number nearest to four that divides the width.
         parts = max(1, dim // 4)
         while dim % parts:
             parts -= 1
@@ -181,7 +182,7 @@ class IvfPq(Ivf):
 
 
 class Usearch(Local):
-    """A graph of 32 neighbours per node over float16."""
+    """Graph of 32 neighbours per node over float16 vectors."""
 
     library = "usearch"
     kind = "HNSW32 float16"
@@ -224,8 +225,8 @@ class Usearch(Local):
 
 
 class Scann(Local):
-    """2 sqrt(n) leaves of anisotropic quantization, each vector in a second leaf where the first
-    fails (SOAR)."""
+    """2 sqrt(n) leaves with anisotropic quantization; each vector is also in a second leaf that
+    covers the first leaf's errors (SOAR)."""
 
     library = "scann"
     kind = "tree, SOAR, AH"
@@ -272,7 +273,7 @@ class Scann(Local):
 
 
 class Symphony(Local):
-    """SymphonyQG: a graph whose nodes hold one-bit codes of their 32 neighbours."""
+    """SymphonyQG, a graph whose nodes store one-bit codes of their 32 neighbours."""
 
     library = "rabitqlib"
     kind = "SymphonyQG32"

@@ -1,1 +1,1 @@
-"""Reports: rows of measurements, tables, plots, and pages."""
+"""Report measurements as rows, tables, plots and pages."""

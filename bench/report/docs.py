@@ -1,7 +1,8 @@
-"""Generation of the tables and figures of the pages from docs/rows: ``python -m
+"""Generate the tables and figures of the documentation from docs/rows: ``python -m
 bench.report.docs``, or ``--check``.
 
-README.md and every page below docs/ may have markers, and everything between them is generated:
+README.md and every page below docs/ may contain markers, and the text between two markers is
+generated:
 
     <!-- rows: NAME VIEW WORD... -->  a view (views.py) of docs/rows/NAME.csv, as a table
     <!-- end -->
@@ -43,7 +44,7 @@ SCRIPTS = {
 
 
 class Marker(NamedTuple):
-    """The contents between two markers: a view, or a plot, of a file of rows."""
+    """Contents between two markers: a view, or a plot, of a file of rows."""
 
     name: str
     view: str
@@ -51,7 +52,7 @@ class Marker(NamedTuple):
 
 
 def pages(root: Path) -> list[Path]:
-    """Return the pages that may have markers."""
+    """Return the pages that may contain markers."""
     return [root / "README.md", *sorted((root / "docs").glob("**/*.md"))]
 
 
@@ -73,8 +74,8 @@ def generate(
     write: bool = False,
     paper: Path | None = None,
 ) -> str:
-    """Generate everything between the markers of a page, and draw plots if ``write``. Write tables
-    and plots also to the folder ``paper``. ViewError for a bad marker."""
+    """Generate the text between a page's markers, and draw plots if ``write``. Also write tables
+    and plots to the folder ``paper``. Raises ViewError for an invalid marker."""
 
     def regenerate(match: re.Match[str]) -> str:
         what = marker(match["what"])
@@ -82,14 +83,14 @@ def generate(
         if what.view == "plot":
             body = figure(rows, what, page, root, write, paper)
         else:
-            body = show_table(rows, what, paper).markdown()
+            body = show_table(rows, what, paper).folded()
         return f"{match[1]}\n\n{body}\n\n{match['end']}"
 
     return MARKED.sub(regenerate, text)
 
 
 def read_finished(path: Path) -> Rows:
-    """Read rows that are complete; ViewError otherwise."""
+    """Read complete rows. Raises ViewError for incomplete rows."""
     if not path.exists():
         raise ViewError(
             f"no rows {path}; known: "
@@ -104,7 +105,7 @@ def read_finished(path: Path) -> Rows:
 
 
 def show_table(rows: Rows, what: Marker, paper: Path | None) -> Table:
-    """Return the table of rows, and write it for a ``paper``. ViewError if there is no such
+    """Return the table of rows, and write it to ``paper`` if given. Raises ViewError for an unknown
     table."""
     shown = table(rows, what.view, what.words)
     if paper is not None:
@@ -113,9 +114,9 @@ def show_table(rows: Rows, what: Marker, paper: Path | None) -> Table:
 
 
 def show_plot(rows: Rows, what: Marker, paper: Path | None) -> str:
-    """Return the plot of rows as SVG, and write it for a ``paper``. ViewError if there is no such
-    plot."""
-    from bench.report import figures  # imports matplotlib, for pages with plots
+    """Return the plot of rows as SVG, and write it to ``paper`` if given. Raises ViewError for an
+    unknown plot."""
+    from bench.report import figures  # imports matplotlib, which only pages with plots need
 
     (name,) = what.words
     try:
@@ -138,8 +139,8 @@ def figure(
     write: bool,
     paper: Path | None,
 ) -> str:
-    """Return the link to a plot, which is drawn if ``write``. Otherwise ViewError if the plot was
-    drawn from other rows."""
+    """Return the link to a plot, which is drawn if ``write``. Otherwise raises ViewError if the
+    plot was drawn from other rows."""
     path = root / "docs" / "figures" / f"{what.name}-{what.words[0]}.svg"
     digest = sha256(root / "docs" / "rows" / f"{what.name}.csv")
     mark = f"<!-- drawn of rows {digest[:16]} -->"
@@ -149,7 +150,7 @@ def figure(
         path.write_text(f"{drawing.rstrip()}\n{mark}\n", encoding="utf-8")
     elif not path.exists() or mark not in path.read_text(encoding="utf-8"):
         raise ViewError(
-            f"{path} is not drawn of the rows of {what.name}; run python -m bench.report.docs",
+            f"{path} was not drawn from the rows of {what.name}; run python -m bench.report.docs",
         )
     from bench.report.figures import title
 
@@ -157,7 +158,11 @@ def figure(
 
 
 @click.command()
-@click.option("--check", is_flag=True, help="Change nothing; fail if a page differs from its rows.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Fail if a page differs from its rows, without changing it.",
+)
 @click.option(
     "--paper",
     type=PATH,
@@ -170,7 +175,7 @@ def figure(
     hidden=True,
 )
 def main(check: bool, paper: Path | None, root: Path) -> None:
-    """Generate the tables and figures of the pages of the documentation."""
+    """Generate the tables and figures of the documentation."""
     differ = []
     for page in pages(root):
         old = page.read_text(encoding="utf-8")

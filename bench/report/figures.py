@@ -1,8 +1,8 @@
-"""Figures of rows as SVG and PDF, by pandas and matplotlib. Titles, units and names of lines make a
-figure readable without its caption.
+"""Draw figures of rows as SVG and PDF with pandas and matplotlib. Titles, units and line names make
+a figure readable without its caption.
 
 A figure has panels side by side. A panel has at most eight named lines; all other lines are grey.
-The colours are by Okabe and Ito; each colour has a marker.
+The colours follow Okabe and Ito; each colour has a marker.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def log_y(ax: Axes) -> None:
 
 
 def marks(axis: Any, ticks: Sequence[float], text: Callable[[float], str] | None = None) -> None:
-    """Set these ticks, and no others."""
+    """Set exactly these ticks."""
     axis.set_major_locator(FixedLocator(sorted(set(ticks))))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: (text or short)(value)))
@@ -91,8 +91,8 @@ def draw_line(
     dashed: bool = False,
     error: Any = None,
 ) -> None:
-    """Draw a named line; ``style`` is its place among the colours and markers, ``error`` half
-    lengths of bars, or their lower and upper lengths."""
+    """Draw a named line. ``style`` is its index in the colours and markers; ``error`` contains half
+    lengths of error bars, or lower and upper lengths."""
     ax.errorbar(
         x,
         y,
@@ -107,14 +107,14 @@ def draw_line(
 
 
 def draw_other(ax: Axes, rank: int, x: Any, y: Any) -> None:
-    """Draw a line without its own name; the first such line has the name for all of them."""
+    """Draw a line without its own name. The first such line carries the name for all."""
     label = "others" if rank == LABELLED else "_others"
     ax.plot(x, y, label=label, marker=".", linewidth=0.9, **GREY)
 
 
 def describe(ax: Axes, title: str, x: str, y: str, dense: float | None = None) -> None:
-    """Write the title of a panel and the names of its axes; ``dense`` is a dotted line to compare
-    with."""
+    """Write the title of a panel and the names of its axes. ``dense`` is the height of a dotted
+    reference line."""
     if dense is not None:
         ax.axhline(
             dense,
@@ -142,7 +142,7 @@ CURVES = {  # line: code, chain ("" for any), style, dashed
 
 
 def curve(table: Any, name: str, direction: str) -> Any:
-    """Return the rows of ``sparsity_recall.py`` for a line, the least sparse first."""
+    """Return the rows of ``sparsity_recall.py`` for a line, in order of increasing sparsity."""
     code, chain, *_ = CURVES[name]
     mine = table[(table["code"] == code) & (table["direction"] == direction)]
     if chain:
@@ -151,10 +151,10 @@ def curve(table: Any, name: str, direction: str) -> Any:
 
 
 def by_sparsity(axes: Sequence[Axes], table: Any, names: Sequence[str], least: float = 0) -> None:
-    """Draw R@10 against sparsity from ``least`` on, not re-ranked (Fig. 3a and 3b).
+    """Draw R@10 without re-ranking against sparsity, from ``least`` on (Fig. 3a and 3b).
 
-    c-ReLU makes half of the components zero, so that a code of components drops nothing at a
-    sparsity below .5.
+    c-ReLU makes half of the components zero, so a component code drops no value at a sparsity below
+    .5.
     """
     table = table[table["sparsity"] >= least]
     sparsities = [s for s in (0, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99) if s >= least]
@@ -172,7 +172,7 @@ def by_sparsity(axes: Sequence[Axes], table: Any, names: Sequence[str], least: f
 
 
 def by_candidates(axes: Sequence[Axes], table: Any) -> None:
-    """Draw R@10 against Rm at the largest sparsity of codes (Fig. 3c)."""
+    """Draw R@10 against Rm at the largest sparsity of the codes (Fig. 3c)."""
     table = table[table["sparsity"] > 0.98]
     rms = (1, 2, 5, 10, 20, 50)
     for ax, (direction, side) in zip(axes, DIRECTIONS.items(), strict=True):
@@ -193,7 +193,7 @@ PARETO_LEAST = 0.7  # smallest recall in the plot
 
 
 def pareto(axes: Sequence[Axes], table: Any) -> None:
-    """Draw latency and throughput against recall, for settings that no other setting of the same
+    """Draw latency and throughput against recall for settings that no other setting of the same
     index beats."""
     table["name"] = (table["engine"] + " " + table["index"]).str.strip()
     ours = table.groupby("name")["ours"].first() == 1
@@ -226,8 +226,8 @@ def pareto(axes: Sequence[Axes], table: Any) -> None:
 
 
 def near_one(ax: Axes) -> None:
-    """Show recall on an axis that spreads values near 1, beside a logarithmic axis."""
-    # The axis has a place for recall 1.
+    """Show recall on an axis that spreads values near 1, next to a logarithmic axis."""
+    # The axis includes recall 1.
     edge = 1.003
     log_y(ax)
     ax.set_xscale("function", functions=(lambda r: -np.log10(edge - r), lambda t: edge - 10.0**-t))
@@ -236,7 +236,7 @@ def near_one(ax: Axes) -> None:
 
 
 def front(table: Any, costs: Any, gains: Any) -> Any:
-    """Return the rows that no other row beats in cost and gain, the least cost first."""
+    """Return the rows that no other row beats in cost and gain, in order of increasing cost."""
     rows = table.assign(cost=costs, gain=gains)
     rows = rows.sort_values(["cost", "gain"], ascending=[True, False])
     before = rows["gain"].cummax().shift()
@@ -264,14 +264,14 @@ def growth(axes: Sequence[Axes], table: Any) -> None:
 
 
 def exponent(n: Any, y: Any) -> float:
-    """Fit the exponent of the power law through the points, by least squares of logarithms."""
+    """Fit the exponent of a power law through the points, by least squares on logarithms."""
     return float(np.polyfit(np.log(n), np.log(y), 1)[0])
 
 
 def all_codes(axes: Sequence[Axes], table: Any) -> None:
     """Draw the recall of each code against the postings that it reads, with the front of the best
-    codes; some codes on the front have names. Rows of a code with different seeds are one point
-    with a bar from the least to the most."""
+    codes, some of which are named. Rows of a code with different seeds form one point, with a bar
+    from the smallest to the largest value."""
     # The axis is logarithmic.
     codes = table[table["postings"] >= 1].groupby("code", sort=False)
     costs = codes["postings"].median()
@@ -322,7 +322,7 @@ def all_codes(axes: Sequence[Axes], table: Any) -> None:
 
 def rivals(axes: Sequence[Axes], table: Any) -> None:
     """Draw the recall of codes at equal postings and bytes, with medians and bands over seeds.
-    Codes that most others beat are grey."""
+    Codes beaten by most others are grey."""
     ours = ("scalar", "dictionary", "late", "learned", "words")
     styles: dict[str, int] = {}
     for ax, kind, unit in zip(
@@ -334,7 +334,7 @@ def rivals(axes: Sequence[Axes], table: Any) -> None:
         mine = table[table["kind"] == kind]
         log_x(ax, mine["limit"])
         found = mine.groupby(["code", "limit"])["near"].agg(["min", "median", "max"])
-        # A code's rank is the mean number of codes that find more at the same limit.
+        # A code's rank is the mean number of codes with higher recall at the same limit.
         places = found["median"].groupby("limit").rank(ascending=False, method="min")
         order = places.groupby("code").mean()[mine["code"].unique()].sort_values(kind="stable")
         for rank, code in enumerate(order.index):
@@ -357,8 +357,8 @@ def rivals(axes: Sequence[Axes], table: Any) -> None:
 
 
 def near_top(ax: Axes, values: Any) -> Callable[[Any], Any]:
-    """Make the vertical axis spread values near the largest value, more strongly the nearer half of
-    the values are to it. Return its scale."""
+    """Make the vertical axis spread values near the largest value, the more strongly the closer
+    half of the values are to it. Return its scale."""
     least = values.min()
     top = values.max()
     edge = top + max(0.1, (top - values.median()) / 4)
@@ -378,9 +378,9 @@ def near_top(ax: Axes, values: Any) -> Callable[[Any], Any]:
 
 
 def far_apart(x: Any, y: Any, count: int) -> list[int]:
-    """Return the places of at most ``count`` points, in their order: the first point, and then each
-    time the point farthest from the chosen points, with both axes scaled to one. Points nearer than
-    a fortieth to others are left out."""
+    """Return the places of at most ``count`` points, in their order. The first point is chosen, and
+    then repeatedly the point farthest from the chosen points, with both axes scaled to one. Points
+    closer than a fortieth to another are left out."""
     points = np.stack([x, y], axis=1)
     points /= np.maximum(np.ptp(points, axis=0), 1e-9)
     chosen = [0]
@@ -392,14 +392,14 @@ def far_apart(x: Any, y: Any, count: int) -> list[int]:
 
 
 def brief(code: str) -> str:
-    """Write a code in few letters: soft(codebook=many, z=8, query_z=64, similarity=excess) is "soft
-    many 8/64"."""
+    """Abbreviate a code: soft(codebook=many, z=8, query_z=64, similarity=excess) becomes "soft many
+    8/64"."""
     name = re.sub(r"z=(\d+), query_z=(\d+)", r"\1/\2", code)
     return re.sub(r"[(), ]+", " ", re.sub(r"similarity=excess|\w+=|:64/128", "", name)).strip()
 
 
 class Plot(NamedTuple):
-    """A plot: its title, the function that draws rows into panels, the number of panels, and the
+    """Plot, with its title, the function that draws rows into panels, the number of panels, and the
     size in inches."""
 
     title: str
@@ -436,13 +436,13 @@ PLOTS = {
 
 
 def title(rows: Rows, name: str) -> str:
-    """Return the title of a plot of rows; KeyError if there is no plot of this name."""
+    """Return the title of a plot of rows. Raises KeyError for an unknown plot."""
     return f"{PLOTS[name].title}. {MEASURED_ON.get(rows.name, rows.name)}"
 
 
 def draw(rows: Rows, name: str, titled: bool = True) -> Figure:
-    """Draw a plot of rows. KeyError if there is no such plot, or if the rows lack a column of it.
-    Panels with the same lines share one legend."""
+    """Draw a plot of rows. Panels with the same lines share one legend. Raises KeyError for an
+    unknown plot, or if the rows lack a column."""
     table = pd.DataFrame(rows.table)
     for column in table:
         # Columns of numbers become numbers; empty cells become NaN.
@@ -465,7 +465,8 @@ def draw(rows: Rows, name: str, titled: bool = True) -> Figure:
 
 
 def pdf(rows: Rows, name: str) -> bytes:
-    """Return a plot as a page of a PDF, without a title: in a paper the caption has the title."""
+    """Return a plot as a PDF page without a title, because in a paper the caption contains the
+    title."""
     file = io.BytesIO()
     nothing = {"CreationDate": None, "Creator": None, "Producer": None}
     with mpl.rc_context(STYLE):
@@ -474,7 +475,7 @@ def pdf(rows: Rows, name: str) -> bytes:
 
 
 def svg(rows: Rows, name: str) -> str:
-    """Return a plot as an SVG element that may stand in a page beside others."""
+    """Return a plot as an SVG element that can be embedded in a page."""
     file = io.StringIO()
     with mpl.rc_context({**STYLE, "svg.hashsalt": f"{rows.name}-{name}"}):
         draw(rows, name).savefig(

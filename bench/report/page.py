@@ -1,10 +1,10 @@
-"""One HTML page of all rows in a folder: ``python -m bench.report.page bench-out -o
+"""Show all rows in a folder on one HTML page: ``python -m bench.report.page bench-out -o
 bench-out/report.html``.
 
-Rows that the documentation shows have the same tables and figures on the page; other rows are shown
-in full. Each section ends with the head of its rows. The page names unfinished rows without showing
-them. The page is self-contained. With ``--paper FOLDER`` tables are also written to the folder as
-LaTeX, and figures as PDF.
+Rows shown in the documentation have the same tables and figures on the page; other rows are shown
+in full. Each section ends with the head of its rows. Unfinished rows are only named. The page is
+self-contained. With ``--paper FOLDER`` tables are also written to the folder as LaTeX, and figures
+as PDF.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ seconds: {{ rows.seconds }}</p></section>
 
 
 def page(out: Path, paper: Path | None = None) -> str:
-    """Return the page of a folder of rows. Write its tables and figures also to the folder
+    """Return the page for a folder of rows. Also write its tables and figures to the folder
     ``paper``."""
     files = [read(path) for path in sorted(out.glob("*.csv"))]
     shown = [each for path in pages(ROOT) for each in markers(path.read_text(encoding="utf-8"))]
@@ -69,18 +69,18 @@ def page(out: Path, paper: Path | None = None) -> str:
 
 def parts(rows: Rows, shown: list[Marker], paper: Path | None) -> list[str | Table]:
     """Return the tables, and the figures as SVG, that the documentation shows for rows of this
-    name. Return all rows if it shows nothing, or if the rows lack columns for it."""
+    name. Return all rows if the documentation shows no view of them, or if columns are missing."""
     made: list[str | Table] = []
     for what in (each for each in shown if each.name == rows.name):
         show = show_plot if what.view == "plot" else show_table
-        # A trial has fewer settings.
+        # A trial run has fewer settings.
         with suppress(ValueError, LookupError):
             made.append(show(rows, what, paper))
     return made or [show_table(rows, Marker(rows.name, "all", []), paper)]
 
 
 def inline(cell: str) -> Markup:
-    """Return the Markdown of a cell as HTML."""
+    """Convert a cell's Markdown to HTML."""
     text = html.escape(cell, quote=False).replace("+-", "±")
     text = re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", text)
     return Markup(re.sub(r"`(.+?)`", r"<code>\1</code>", text))
@@ -100,7 +100,7 @@ def inline(cell: str) -> Markup:
     help="Folder for tables as LaTeX and figures as PDF.",
 )
 def main(out: Path, output: Path | None, paper: Path | None) -> None:
-    """Make the page of the rows in OUT."""
+    """Make a page of the rows in OUT."""
     path = output or out / "report.html"
     path.write_text(page(out, paper), encoding="utf-8")
     click.echo(path)

@@ -1,8 +1,9 @@
-"""Tables as LaTeX and figures as PDF: ``--paper FOLDER`` of ``bench.report.docs`` and
+"""Write tables as LaTeX and figures as PDF, for ``--paper FOLDER`` of ``bench.report.docs`` and
 ``bench.report.page``.
 
-A table NAME-VIEW.tex is a ``tabular`` with the rules of booktabs, for a ``table`` that reads it by
-``\\input``. A figure NAME-PLOT.pdf has no title: the caption in NAME-PLOT-figure.tex has it.
+A table NAME-VIEW.tex is a ``tabular`` with booktabs rules, to be read into a ``table`` by
+``\\input``. A figure NAME-PLOT.pdf has no title, because the caption in NAME-PLOT-figure.tex
+contains it.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ ESCAPES = {
 MARKS = re.compile(r"\*\*(?P<bold>.+?)\*\*|`(?P<code>.+?)`")
 NUMBER = re.compile(
     r"[-+]?[\d.,]*\d( ?(±|\+-|/|\().*)?",
-)  # cells at the right edge of a column
+)  # cells aligned to the right edge of a column
 
 
 def inline(text: str) -> str:
-    """Return the text of a cell in LaTeX, with its ** bold ** and ` code ` marks."""
+    """Convert the text of a cell to LaTeX, including its ** bold ** and ` code ` marks."""
     parts = []
     last = 0
     for match in MARKS.finditer(text):
@@ -48,14 +49,14 @@ def inline(text: str) -> str:
 
 
 def escape(text: str) -> str:
-    """Return plain text in LaTeX."""
+    """Escape plain text for LaTeX."""
     escaped = "".join(ESCAPES.get(letter, letter) for letter in text)
     return escaped.replace("+-", r"$\pm$").replace("±", r"$\pm$")
 
 
 def latex(table: Table) -> str:
-    """Return a table as a ``tabular``: columns of numbers are aligned to the right, other columns
-    to the left."""
+    """Return a table as a ``tabular``, with columns of numbers aligned to the right and other
+    columns to the left."""
     columns = list(zip(*table.lines, strict=True)) or [()] * len(table.head)
     sides = [
         "r" if any(cells) and all(NUMBER.fullmatch(c) for c in cells if c) else "l"
@@ -70,18 +71,19 @@ def latex(table: Table) -> str:
 
 
 def file_name(name: str, view: str, words: Sequence[str]) -> str:
-    """Return the name of a table or figure, without characters that harm file names or LaTeX."""
+    """Return the name of a table or figure without characters that are unsafe in file names or
+    LaTeX."""
     return re.sub(r"\W+", "-", "-".join([name, view, *words])).strip("-")
 
 
 def save_table(folder: Path, name: str, view: str, words: Sequence[str], table: Table) -> None:
-    """Write a table to the folder, which is created if missing."""
+    """Write a table to the folder, creating it if necessary."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{file_name(name, view, words)}.tex").write_text(latex(table), encoding="utf-8")
 
 
 def save_figure(folder: Path, name: str, words: Sequence[str], title: str, page: bytes) -> None:
-    """Write a figure and its caption to the folder, which is created if missing."""
+    """Write a figure and its caption to the folder, creating it if necessary."""
     folder.mkdir(parents=True, exist_ok=True)
     stem = file_name(name, "", words)
     (folder / f"{stem}.pdf").write_bytes(page)

@@ -1,4 +1,4 @@
-"""Rows of measurements as CSV, with settings, seed, versions, machine and time.
+"""Write and read rows of measurements as CSV, with settings, seed, versions, machine and time.
 
     settings = {"features": features, "rounds": 3}
     with Writer(sys.stdout, __file__, settings, ["code", "recall"]) as out:
@@ -16,8 +16,8 @@ gives
     scalar,0.98
     # done: 3.2
 
-Rows are flushed one by one. The last line has the total seconds; without it the script was stopped
-or failed, and the rows are incomplete.
+Rows are flushed one by one. The last line contains the total seconds; if it is missing, the script
+was stopped or failed, and the rows are incomplete.
 """
 
 from __future__ import annotations
@@ -38,17 +38,18 @@ from typing import Any, TextIO
 LIBRARIES = ("boc", "numpy", "scipy", "faiss-cpu")
 MARK = "# "
 DONE = "# done: "
-PLAIN = ("script", "time")  # the rest of the head is JSON
-Row = Mapping[str, str]  # column: cell
+PLAIN = ("script", "time")  # head entries in plain text; all others are JSON
+Row = Mapping[str, str]  # maps columns to cells
 
 
 class Writer:
-    """A writer of a head and of rows under ``columns`` to a stream. A context that ends without an
+    """Writer of a head, and of rows under ``columns``, to a stream. A context that ends without an
     error writes the last line.
 
-    ``script`` is the name of the script (a path is cut to its name), ``settings`` everything that
-    determines the measurement (paths are cut to their names), ``extras`` the distributions whose
-    versions matter in addition to `LIBRARIES`; distributions that are not installed are left out.
+    ``script`` is the name of the script (a path is cut to its name). ``settings`` contains all
+    settings that determine the measurement (paths are cut to their names). ``extras`` lists the
+    distributions whose versions matter in addition to `LIBRARIES`; distributions that are not
+    installed are left out.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Writer:
         extras: Sequence[str] = (),
     ) -> None:
         if len(set(columns)) != len(columns) or not all(columns):
-            raise ValueError(f"columns need names that differ, got {list(columns)}")
+            raise ValueError(f"columns must have different names, got {list(columns)}")
         if columns[0].startswith("#"):
             raise ValueError(f"the first column must not start with #, got {columns[0]!r}")
         self.stdout = stdout
@@ -91,9 +92,9 @@ class Writer:
         return self
 
     def write(self, *cells: object) -> None:
-        """Write one row, with one cell per column. None gives an empty cell."""
+        """Write one row, with one cell per column. None becomes an empty cell."""
         if len(cells) != len(self.columns):
-            raise ValueError(f"{len(self.columns)} columns, {len(cells)} cells: {cells}")
+            raise ValueError(f"{len(self.columns)} columns, but {len(cells)} cells: {cells}")
         line = ["" if cell is None else str(cell) for cell in cells]
         if line[0].startswith("#") or len("".join(line).splitlines()) > 1:
             raise ValueError(f"a row must be one line and not start with #, got {cells}")
@@ -113,11 +114,11 @@ class Writer:
 
 @dataclass(frozen=True)
 class Rows:
-    """The contents of a file of rows.
+    """Contents of a file of rows.
 
-    ``head`` has script, settings, seed, versions, machine and time; ``table`` a mapping of column
-    to cell for each row; ``seconds`` is the total time, or None if the script was stopped (see
-    ``done``).
+    ``head`` contains script, settings, seed, versions, machine and time. ``table`` contains a
+    mapping from column to cell for each row. ``seconds`` is the total time, or None if the script
+    was stopped (see ``done``).
     """
 
     head: Mapping[str, Any]
@@ -132,8 +133,8 @@ class Rows:
 
 
 def read(path: str | Path) -> Rows:
-    """Read a file of rows. An incomplete last row is left out; ValueError for a file without a
-    head."""
+    """Read a file of rows. An incomplete last row is left out. Raises ValueError for a file without
+    a head."""
     text = Path(path).read_text(encoding="utf-8")
     head: dict[str, Any] = {}
     rest = text
@@ -144,7 +145,8 @@ def read(path: str | Path) -> Rows:
             head[name] = value if name in PLAIN or not colon else json.loads(value)
     if "script" not in head:
         raise ValueError(
-            f"{path}: no line '# script: NAME' at its beginning, so no rows of ours; make it again",
+            f"{path}: does not begin with '# script: NAME', so it is not a file of rows; make it "
+            "again",
         )
     lines = rest.split("\n")[:-1]
     seconds = None

@@ -1,9 +1,9 @@
-"""Tables of rows: the columns, headings and digits of each table.
+"""Format rows as tables, with the columns, headings and digits of each table.
 
-A view takes rows, and words that select among them, and gives a `Table` in Markdown. Most are a
-mapping of headings to templates, whose fields are columns: ``{p50_ms:,.2f}`` is a number as Python
-formats it, ``{recall:.3s}`` a share as in print (.953); a cell that is not a number does not
-change. Columns without a single cell are left out.
+A view takes rows, and words that select some of them, and returns a `Table` in Markdown. Most views
+map headings to templates, whose fields are columns: ``{p50_ms:,.2f}`` is a number as formatted by
+Python, and ``{recall:.3s}`` is a share as in print (.953). A cell that is not a number does not
+change. Empty columns are left out.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Template = str | Callable[[Row], str]
 
 
 class ViewError(ValueError):
-    """An error: an unknown view of these rows, or a missing row."""
+    """A view of these rows is unknown, or a row is missing."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table: a heading, and lines with one cell per column."""
+    """Table with a heading, and lines with one cell per column."""
 
     head: list[str]
     lines: list[list[str]]
@@ -39,10 +39,22 @@ class Table:
         lines = [self.head, ["---"] * len(self.head), *self.lines]
         return "\n".join(f"| {' | '.join(line)} |" for line in lines).replace("+-", "±")
 
+    def folded(self) -> str:
+        """Return the table for a page, as parts of at most eight columns that all begin with the
+        first column. All parts but the first are folded."""
+        parts = []
+        for start in range(1, len(self.head), 7):
+            columns = [0, *range(start, min(start + 7, len(self.head)))]
+            head, *lines = ([line[i] for i in columns] for line in (self.head, *self.lines))
+            parts.append(Table(head, lines).markdown())
+        if len(parts) > 1:
+            parts = [parts[0], "<details><summary>More columns</summary>", *parts[1:], "</details>"]
+        return "\n\n".join(parts)
+
 
 class CellFormatter(Formatter):
-    """Return a function that formats the cells of a row, column by column. It formats numbers as
-    numbers; a missing column gives an empty cell."""
+    """Format the cells of a row by column. A number is formatted as a number; a missing column
+    becomes an empty cell."""
 
     def get_value(self, key: int | str, args: object, kwargs: Mapping[str, Any]) -> Any:
         return kwargs.get(str(key), "")
@@ -58,13 +70,12 @@ class CellFormatter(Formatter):
 
 
 def share(value: float, form: str) -> str:
-    """Write a share without the zero before its point."""
+    """Format a share without the zero before the decimal point."""
     return re.sub(r"^(-?)0\.", r"\1.", format(value, form))
 
 
 def fill(template: Template, row: Row) -> str:
-    """Return the text of a template for one row; a template whose cells are all empty gives no
-    text."""
+    """Fill a template for one row. A template whose cells are all empty produces no text."""
     if callable(template):
         return template(row)
     form = CellFormatter()
@@ -73,7 +84,7 @@ def fill(template: Template, row: Row) -> str:
 
 
 def rows_table(table: Iterable[Row], columns: Mapping[str, Template]) -> Table:
-    """Return a line per row; ``columns`` maps headings to templates."""
+    """Return one line per row. ``columns`` maps headings to templates."""
     lines = [[fill(template, row) for template in columns.values()] for row in table]
     shown = [i for i in range(len(columns)) if any(line[i] for line in lines)]
     head = list(columns)
@@ -84,8 +95,7 @@ def rows_table(table: Iterable[Row], columns: Mapping[str, Template]) -> Table:
 
 
 def only(rows: Rows, **cells: str) -> Row:
-    """Return the only row with these values. ViewError if there is no such row, or if there are
-    several."""
+    """Return the only row with these values. Raises ViewError if no row or several rows match."""
     matching = [
         row for row in rows.table if all(row.get(key) == value for key, value in cells.items())
     ]
@@ -97,17 +107,17 @@ def only(rows: Rows, **cells: str) -> Row:
 
 
 def unique(table: Iterable[Row], *columns: str) -> list[tuple[str, ...]]:
-    """Return the different cells of these columns, in the order of the rows."""
+    """Return the distinct cells of these columns, in row order."""
     return list(dict.fromkeys(tuple(row[column] for column in columns) for row in table))
 
 
 def everything(rows: Rows) -> Table:
-    """Show all rows as they are."""
+    """Show all rows unchanged."""
     return Table(list(rows.columns), [list(row.values()) for row in rows.table])
 
 
 def models(rows: Rows) -> Table:
-    """Show a line per encoder and metric, with both directions side by side."""
+    """Show one line per encoder and metric, with both directions side by side."""
     head = ["model, ranked by"]
     lines = []
     for side in DIRECTIONS.values():
@@ -129,7 +139,7 @@ def models(rows: Rows) -> Table:
 
 
 def index(rows: Rows) -> Table:
-    """Show R@10 of the vectors, and of the default code with and without re-ranking."""
+    """Show the R@10 of the vectors, and of the default code with and without re-ranking."""
     sides = [only(rows, code="scalar", chain="default", direction=side) for side in DIRECTIONS]
     code = fill("the index, {z} terms per item and {query z} per query", sides[0])
     measures = {"dense vectors": "{dense:.1f}", f"{code}, not re-ranked": "{Rm=1:.1f}"}
@@ -139,7 +149,7 @@ def index(rows: Rows) -> Table:
 
 
 def table1(rows: Rows) -> Table:
-    """Show Table I of the Bag of Concepts paper; sections are lines in bold."""
+    """Show Table I of the Bag of Concepts paper, with sections as bold lines."""
     columns: dict[str, Template] = {"Model": "{model}"}
     for side in ("image", "sentence"):
         recalls = " / ".join(f"{{{side} R@{k}:.1f}}" for k in CUTOFFS)
@@ -156,7 +166,7 @@ def table1(rows: Rows) -> Table:
 
 
 def verdicts(rows: Rows) -> Table:
-    """Show a line per claim of the paper: its verdicts, and the differences that decide."""
+    """Show one line per claim of the paper, with its verdicts and the deciding differences."""
     lines = []
     for (claim,) in unique(rows.table, "claim"):
         mine = [row for row in rows.table if row["claim"] == claim]
@@ -179,8 +189,8 @@ def verdicts(rows: Rows) -> Table:
 
 
 def postings(rows: Rows, what: str = "recall", *patterns: str) -> Table:
-    """Show the recall of the exact top ten (or "right", R@10) by candidates. ``patterns`` choose
-    codes and settings."""
+    """Show the recall of the exact top ten (or "right", R@10) by number of candidates. ``patterns``
+    select codes and settings."""
     name, form = ("recall", "{recall:.3s}") if what == "recall" else ("R@10", "{right:.1f}")
     depths = [depth for (depth,) in unique(rows.table, "R")]
     lines = []
@@ -199,8 +209,8 @@ def postings(rows: Rows, what: str = "recall", *patterns: str) -> Table:
 
 
 def race(rows: Rows, at: str = "0.95") -> Table:
-    """Show every index at its fastest setting that reached a recall on the validation queries;
-    codes of boc are bold."""
+    """Show every index at its fastest setting that reached a recall on the validation queries.
+    Codes of boc are bold."""
 
     def loading(row: Row) -> str:
         seconds = float(row["encode_s"] or 0) + float(row["build_s"] or 0)
@@ -253,8 +263,8 @@ def ratios(rows: Rows, at: str, race_of: str, ours: str) -> Table:
 
 
 def ratio(column: str, below: str, above: str, row: Row) -> str:
-    """Write a ratio as a factor, such as "2.0 x faster", with the least and the most of the rounds.
-    ``below`` and ``above`` are the words for a ratio below and above one."""
+    """Format a ratio as a factor, such as "2.0 x faster", with the smallest and largest value over
+    the rounds. ``below`` and ``above`` are the words for a ratio below and above one."""
     if not row[column]:
         return ""
     value = float(row[column])
@@ -299,8 +309,8 @@ def growth(rows: Rows) -> Table:
 
 
 def rivals(rows: Rows, kind: str) -> Table:
-    """Show a line per code, and a column per limit of a kind: the median over all seeds, with the
-    least and the most."""
+    """Show one line per code and one column per limit of a kind, with the median over all seeds,
+    and the smallest and largest value."""
     values: dict[str, dict[str, list[float]]] = {}
     for row in rows.table:
         if row["kind"] == kind:
@@ -323,7 +333,7 @@ def rivals(rows: Rows, kind: str) -> Table:
 
 
 def truth(rows: Rows) -> Table:
-    """Show a family of sentences and a metric per line, the value of a random order in
+    """Show one family of sentences and one metric per line, with the value of a random order in
     parentheses."""
     table = [row for row in rows.table if row["measure"] != "pointing"]
     names = [name for (name,) in unique(table, "measure")]
@@ -336,7 +346,7 @@ def truth(rows: Rows) -> Table:
 
 
 def pointing(rows: Rows) -> Table:
-    """Show the pointing game, by the number of things in a picture."""
+    """Show the pointing game by the number of things in a picture."""
     return rows_table(
         [row for row in rows.table if row["measure"] == "pointing"],
         {
@@ -349,8 +359,8 @@ def pointing(rows: Rows) -> Table:
 
 
 def ablations(rows: Rows, number: str) -> Table:
-    """Show a line per line of Table 5 or 6 of VSRN++: the measured value, and in parentheses the
-    printed value."""
+    """Show the lines of Table 5 or 6 of VSRN++, with the printed value in parentheses after the
+    measured value."""
     lines: dict[str, dict[str, str]] = {}
     for row in rows.table:
         if row["table"] == number:
@@ -399,8 +409,8 @@ VIEWS: dict[str, View] = {
 
 
 def table(rows: Rows, name: str, words: Sequence[str] = ()) -> Table:
-    """Return a view of rows by its name. ViewError if there is no such view, or the rows lack a
-    column of it."""
+    """Return a view of rows by its name. Raises ViewError for an unknown view, or if the rows lack
+    a column."""
     if name not in VIEWS:
         raise ViewError(f"{rows.name}: no view {name!r}; known: {', '.join(sorted(VIEWS))}")
     try:

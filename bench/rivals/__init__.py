@@ -1,1 +1,1 @@
-"""Codes by other authors, in the same table as the codes of boc: bench/rivals/compare.py."""
+"""Codes by other authors, compared with the codes of boc in bench/rivals/compare.py."""

@@ -1,5 +1,4 @@
-"""The common part of codes by other authors: rows of weights, the largest of which become
-frequencies."""
+"""Base of codes by other authors, which convert the largest weights of rows to frequencies."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from boc.vectors import Floats
 
 
 class Code(Protocol):
-    """A fitted code, of boc or of other authors."""
+    """Fitted code, from boc or from other authors."""
 
     def encode_documents(self, embeddings: Embeddings) -> TermMatrix: ...
 
@@ -21,8 +20,8 @@ class Code(Protocol):
 
 
 class Largest:
-    """A code of the ``z`` largest weights of an item, and of the ``query_z`` largest weights of a
-    query (None: all). Rows have unit length times ``scale``. Subclasses compute the weights."""
+    """Code that keeps the ``z`` largest weights of an item, and the ``query_z`` largest weights of
+    a query (None: all). Rows have unit length times ``scale``. Subclasses compute the weights."""
 
     def __init__(self, width: int, z: int | None, query_z: int | None, scale: int) -> None:
         self.chain: list[Any] = [
@@ -41,7 +40,7 @@ class Largest:
         return self.known[id(embeddings)][1]
 
     def weights(self, embeddings: Embeddings) -> Floats:
-        """Return weights of at least 0, float32 (n, width)."""
+        """Return non-negative weights, float32 (n, width)."""
         raise NotImplementedError
 
     def encode_documents(self, embeddings: Embeddings) -> TermMatrix:

@@ -1,11 +1,11 @@
-"""Codes with a coarse partition, by the authors of surrogate text (Carrara et al.,
+"""Codes with a coarse partition from the authors of surrogate text (Carrara et al.,
 fabiocarrara/str-encoders).
 
-``CellScalar`` is their IVF x scalar quantisation: the components kept by scalar quantisation become
-terms of the vector's cell, so a posting list has one component in one cell. A query has its
-components in each of its nearest cells. ``CellRanks`` is their SPQR: the residual of the vector to
-the centre of its cell is cut into pieces, and the nearest centroids of each piece are terms with
-the weights z ... 1. A query reads its own cell only.
+``CellScalar`` is their IVF x scalar quantisation. The components kept by scalar quantisation become
+terms of the vector's cell, so a posting list belongs to one component in one cell. A query has its
+components in each of its nearest cells. ``CellRanks`` is their SPQR. The residual of a vector to
+its cell's centre is cut into pieces, and the nearest centroids of each piece are terms with the
+weights z ... 1. A query reads only its own cell.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from boc.codecs.frequencies import largest
 from boc.types import Embeddings, TermMatrix
 from boc.vectors import Floats, unit_rows
 
-SCALE = 1000  # scale of components, as in their code
+SCALE = 1000  # scale of components, as in the authors' code
 
 
 class Cells:
-    """The common steps of both codes: vectors of unit length, as in their code, or less the mean of
-    each modality (``centred``), and the cells, learned from a ``sample``."""
+    """Common steps of both codes: vectors of unit length, as in the authors' code, or minus the
+    mean of each modality (``centred``), and the cells, learned from a ``sample``."""
 
     def __init__(self, sample: Sequence[Embeddings], cells: int, centred: bool, seed: int) -> None:
         self.means = {
@@ -43,8 +43,8 @@ class Cells:
 
 
 class CellScalar(Cells):
-    """The ``z`` largest components, by sign, in ``cells``; a query has ``query_z`` components in
-    each of ``probes`` cells."""
+    """Encode the ``z`` largest components, by sign, in ``cells``. A query has ``query_z``
+    components in each of ``probes`` cells."""
 
     def __init__(
         self,
@@ -86,8 +86,8 @@ class CellScalar(Cells):
 
 
 class CellRanks(Cells):
-    """The ``z`` nearest of ``fine`` centroids for each of ``pieces`` pieces of the residual, in
-    ``cells``; for queries the ``query_z`` nearest."""
+    """Encode the ``z`` nearest of ``fine`` centroids for each of ``pieces`` pieces of the residual,
+    in ``cells``. Queries use the ``query_z`` nearest centroids."""
 
     def __init__(
         self,
@@ -139,7 +139,8 @@ class CellRanks(Cells):
 
 
 def _matrix(columns: NDArray[np.int64], weights: NDArray[Any], width: int) -> TermMatrix:
-    """Return the term matrix (n, width) of columns and weights (n, m), without zeros."""
+    """Return the term matrix (n, width) with the given columns and weights (n, m), without
+    zeros."""
     order = np.argsort(columns, axis=1)
     columns, weights = (np.take_along_axis(each, order, axis=1) for each in (columns, weights))
     matrix: sparse.csr_array = terms_of(

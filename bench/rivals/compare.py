@@ -1,18 +1,18 @@
-"""Codes by other authors beside the codes of boc, at equal postings and at equal bytes.
+"""Compare codes by other authors with the codes of boc at equal postings and at equal bytes.
 
     python -m bench.rivals.compare dev.h5 --fit train.h5 --validation held.h5 --words words.npz
     --learned terms.npz
 
-Captions search the pictures of their file. All learning uses --fit. For each limit, of postings
-read per query as a share of the pictures and of bytes of postings per picture (without the heads of
-lists, which a larger gallery spreads thin), each code has the setting that is best on --validation
-within the limit; it is then measured on FEATURES, again with each seed. So a code without random
-choices has the same rows for each seed.
+Captions are queries for the pictures in their file. All learning uses --fit. Limits apply to the
+postings read per query, as a share of the pictures, and to the bytes of postings per picture
+(without list heads, whose share falls in a larger gallery). For each limit, each code uses the
+setting within the limit that is best on --validation, and is measured on FEATURES with each seed. A
+code without random choices therefore has the same row for each seed.
 
-A row holds the code, the kind of limit and the limit, the setting, the seed; postings per query and
-picture, bytes per picture, ``near``, the share of the exact top 10 by MrSw among the first tenth of
-the gallery, by which settings are chosen; and R@10 of the own picture in percent by the code alone.
-``mrsw`` itself is the last row.
+A row contains the code, the kind of limit, the limit, the setting and the seed; postings per query
+and picture; bytes per picture; ``near``, the share of the exact top 10 by MrSw among the first
+tenth of the gallery, by which settings are chosen; and R@10 of the own picture in percent by the
+code alone. The last row is ``mrsw`` itself.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ COLUMNS = ("code", "kind", "limit", "setting", "seed", "postings", "bytes", "nea
 
 @dataclass(frozen=True)
 class Figures:
-    """The costs and the recall of a code."""
+    """Costs and recall of a code."""
 
     postings: float
     bytes: float
@@ -63,8 +63,8 @@ class Figures:
 
 @dataclass(frozen=True)
 class Family:
-    """The settings of a code that share the learned part: ``make`` learns it with a seed;
-    ``budgets`` are pairs (z, query z)."""
+    """Settings of a code that share the learned part. ``make`` learns it with a seed; ``budgets``
+    are pairs (z, query z)."""
 
     code: str
     setting: str
@@ -72,7 +72,7 @@ class Family:
     budgets: Sequence[tuple[Any, Any]]
 
     def codes(self, seed: int, wanted: Callable[[str, str], bool]) -> Iterator[tuple[str, Code]]:
-        """Yield the ``wanted`` settings, and their codes. Without wanted settings nothing is
+        """Yield the ``wanted`` settings and their codes. Without wanted settings, no code is
         learned."""
         base = None
         for z, query_z in self.budgets:
@@ -101,8 +101,8 @@ def at(base: Any, z: int | None, query_z: int | None) -> Code:
 
 
 class Scenes:
-    """Pictures and at most ``queries`` captions of a file, and the exact scores of all pairs by
-    MrSw."""
+    """Pictures and at most ``queries`` captions of a file, with the exact MrSw scores of all
+    pairs."""
 
     def __init__(self, path: Path, queries: int | None = None) -> None:
         with FeatureFile(path) as file:
@@ -156,7 +156,7 @@ def families(
     learned: Path | None,
     small: bool,
 ) -> Iterator[Family]:
-    """Yield the families of settings to try."""
+    """Yield families of settings to try."""
     budgets: Sequence[tuple[Any, Any]]
     sample = [pairs.image, pairs.text]
     dim = pairs.image.vectors.shape[1]
@@ -235,8 +235,8 @@ def families(
 
 
 def choose(measured: Iterable[tuple[str, str, Figures]]) -> dict[tuple[str, str, float], str]:
-    """Return, for each code, kind of limit and limit, the best setting within the limit: by the
-    share of the exact top 10 among its first tenth, ties by R@10."""
+    """Return, for each code, kind of limit and limit, the best setting within the limit, by the
+    share of the exact top 10 among the first tenth, then by R@10."""
     best: dict[tuple[str, str, float], tuple[float, float]] = {}
     settings: dict[tuple[str, str, float], str] = {}
     for code, setting, figures in measured:
@@ -254,14 +254,14 @@ def choose(measured: Iterable[tuple[str, str, Figures]]) -> dict[tuple[str, str,
 @click.command()
 @click.argument("features", type=FILE)
 @click.option("--fit", required=True, type=FILE, help="Feature file to learn from.")
-@click.option("--validation", required=True, type=FILE, help="Feature file that chooses settings.")
-@click.option("--words", type=FILE, help="Vocabulary of boc build-codebook --kind words.")
-@click.option("--learned", type=FILE, help="Terms of boc build-codebook --kind learned.")
+@click.option("--validation", required=True, type=FILE, help="Feature file for choosing settings.")
+@click.option("--words", type=FILE, help="Codebook from boc build-codebook --kind words.")
+@click.option("--learned", type=FILE, help="Codebook from boc build-codebook --kind learned.")
 @click.option(
     "--queries",
     default=500,
     show_default=True,
-    help="Approximate largest number of captions that search.",
+    help="Approximate largest number of captions used as queries.",
 )
 @click.option(
     "--seeds",
@@ -269,7 +269,11 @@ def choose(measured: Iterable[tuple[str, str, Figures]]) -> dict[tuple[str, str,
     show_default=True,
     help="Number of seeds, from 0; settings are chosen with seed 0.",
 )
-@click.option("--small", is_flag=True, help="Run a trial with few settings, hardly trained.")
+@click.option(
+    "--small",
+    is_flag=True,
+    help="Run a quick trial with few settings and little training.",
+)
 def main(
     features: Path,
     fit: Path,

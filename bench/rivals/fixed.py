@@ -1,10 +1,11 @@
 """MUVERA's fixed-dimensional encoding of a set (Dhulipala et al., NeurIPS 2024), on posting lists.
 
-Each repetition has random hyperplanes, whose signs cut the space into 2 ** bits parts. For a
-sentence, a part has the sum of the words in it; for a picture, the mean of the regions in it. A
-part without a region has the region whose signs differ least. So the dot product of the two
-approximates MrSw: each word meets the mean of the regions near to it. Rows are projected to
-``width`` components by random signs. An engine with posting lists has c-ReLU of these components.
+Each repetition draws random hyperplanes, whose signs cut the space into 2 ** bits parts. In each
+part, a sentence is represented by the sum of its words, and a picture by the mean of its regions. A
+part without regions uses the region whose signs differ least. The dot product of both therefore
+approximates MrSw, because each word is multiplied with the mean of nearby regions. Rows are
+projected to ``width`` components by random signs. Posting lists store the c-ReLU of these
+components.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from bench.rivals.base import Largest
 from boc.types import Embeddings, Ragged
 from boc.vectors import Floats, unit_rows
 
-SCALE = 10_000  # all components may be nonzero, and then each is small
+SCALE = 10_000  # large, because all components may be nonzero and therefore small
 
 
 class FixedEncoding(Largest):
-    """Sets of concepts of ``dim`` components as fixed-dimensional encodings; nothing is learned."""
+    """Fixed-dimensional encoding of concept sets with ``dim`` components, without learning."""
 
     def __init__(
         self,
@@ -42,13 +43,13 @@ class FixedEncoding(Largest):
             self.projections = np.broadcast_to(whole, (repetitions, dim, dim))
 
     def weights(self, embeddings: Embeddings) -> Floats:
-        """Return c-ReLU of the encodings, float32 (n, 2 * repetitions * 2 ** bits * width)."""
+        """Return the c-ReLU of the encodings, float32 (n, 2 * repetitions * 2 ** bits * width)."""
         rows = self.dense(embeddings, mean=embeddings.modality == "image")
         return np.concatenate([np.maximum(rows, 0), np.maximum(-rows, 0)], axis=1)
 
     def dense(self, embeddings: Embeddings, *, mean: bool) -> Floats:
-        """Return the encodings, float32 (n, repetitions * 2 ** bits * width): of sums, or with
-        ``mean`` of means, with empty parts filled."""
+        """Return the encodings, float32 (n, repetitions * 2 ** bits * width), from sums or, with
+        ``mean``, from means with empty parts filled."""
         assert embeddings.concepts is not None
         sets = Ragged(unit_rows(embeddings.concepts.values), embeddings.concepts.offsets)
         return np.concatenate(

@@ -1,11 +1,11 @@
 """Sparse heads over frozen vectors, trained on pictures and their captions.
 
-``Autoencoder`` has the ``z`` largest latents of a vector, from which a decoder makes the vector
-again (top-k sparse autoencoder; Gao et al., ICLR 2025). With a weight of contrast it is also
+``Autoencoder`` keeps the ``z`` largest latents of a vector, from which a decoder reconstructs the
+vector (top-k sparse autoencoder; Gao et al., ICLR 2025). With a contrastive weight, it is also
 trained so that a caption is nearer to its own picture than to others (CSR; Wen et al., ICML 2025).
-``WordPieces`` has the pieces of the captions as terms, as D2S does (Nguyen et al., ECIR 2024):
-log(1 + ReLU) of a linear head, trained by contrast and the penalty FLOPS. At first a caption has
-its own pieces only, then increasingly other pieces: the authors' expansion control.
+``WordPieces`` uses caption word-pieces as terms, as D2S does (Nguyen et al., ECIR 2024): log(1 +
+ReLU) of a linear head, trained with a contrastive loss and the FLOPS penalty. At first a caption
+activates only its own pieces, and later increasingly other pieces (the authors' expansion control).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SCALE = 255
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pictures and captions, and the number of the picture of each caption."""
+    """Pictures and captions, with the number of each caption's picture."""
 
     image: Embeddings
     text: Embeddings
@@ -42,8 +42,8 @@ class Pairs:
         epochs: int,
         seed: int,
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """Yield numbers of pictures, and the number of a random caption of each picture, epoch
-        after epoch."""
+        """Yield picture numbers, and the number of a random caption for each picture, epoch after
+        epoch."""
         rng = np.random.default_rng(seed)
         order = np.argsort(self.owners, kind="stable")
         pictures, starts, counts = np.unique(
@@ -59,7 +59,7 @@ class Pairs:
 
 
 class Head(nn.Module, Largest):
-    """A linear map of centred vectors of unit length to latents, with a bias for each modality."""
+    """Linear map from centred unit vectors to latents, with a bias per modality."""
 
     def __init__(
         self,
@@ -82,13 +82,13 @@ class Head(nn.Module, Largest):
         )
 
     def rows(self, embeddings: Embeddings) -> Tensor:
-        """Return centred vectors of unit length, float32 (n, d)."""
+        """Return centred unit vectors, float32 (n, d)."""
         return torch.from_numpy(
             unit_rows(unit_rows(embeddings.vectors) - self.means[embeddings.modality]),
         )
 
     def latents(self, rows: Tensor, modality: Modality) -> Tensor:
-        """Return the latents of at least 0, float32 (n, width)."""
+        """Return the non-negative latents, float32 (n, width)."""
         return relu(self.encode(rows) + self.biases[modality])
 
     def weights(self, embeddings: Embeddings) -> Floats:
@@ -105,8 +105,8 @@ class Head(nn.Module, Largest):
         seed: int,
         rate: float,
     ) -> None:
-        """Train by ``loss``, a function of the rows of pictures, the rows of captions, the numbers
-        of the captions, and the finished share of the training."""
+        """Train by ``loss``, a function of the picture rows, the caption rows, the caption numbers,
+        and the finished share of the training."""
         sides = [self.rows(each) for each in (pairs.image, pairs.text)]
         batches = list(pairs.batches(epochs, seed))
         adam = torch.optim.Adam(self.parameters(), lr=rate)
@@ -119,20 +119,19 @@ class Head(nn.Module, Largest):
 
 
 def kept(latents: Tensor, z: int) -> Tensor:
-    """Return latents with the ``z`` largest of each row, and zeros in place of the others."""
+    """Keep the ``z`` largest latents of each row, and set the others to zero."""
     values, places = latents.topk(min(z, latents.shape[1]), dim=1)
     return torch.zeros_like(latents).scatter(1, places, values)
 
 
 def matching(images: Tensor, texts: Tensor) -> Tensor:
-    """Return the contrastive loss of the pictures and captions of a batch, by the cosine, per
-    pair."""
+    """Return the contrastive loss per pair for a batch of pictures and captions, by cosine."""
     cosines = normalize(images, eps=1e-6) @ normalize(texts, eps=1e-6).T
     return contrast(cosines, torch.eye(len(cosines), dtype=torch.bool), TEMPERATURE) / len(cosines)
 
 
 class Autoencoder(Head):
-    """A top-k sparse autoencoder with ``width`` latents. It is trained to reconstruct from the top
+    """Top-k sparse autoencoder with ``width`` latents. It is trained to reconstruct from the top
     ``trained_z`` latents and, at one eighth of the weight, from the top ``4 * trained_z``, which
     keeps most latents from dying. ``weight`` is the weight of the contrastive loss."""
 
@@ -167,7 +166,8 @@ class Autoencoder(Head):
 
 
 class WordPieces(Head):
-    """Word-pieces of the training captions as terms; ``flops`` is the weight of the penalty."""
+    """Head whose terms are word-pieces of the training captions. ``flops`` is the weight of the
+    penalty."""
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
-"""An item as a sum of few words (SpLiCE; Bhalla et al., NeurIPS 2024): a non-negative lasso over
-directions of words.
+"""Approximate an item by a sum of few words (SpLiCE; Bhalla et al., NeurIPS 2024), by a
+non-negative lasso over word directions.
 
-The dictionary is made by ``boc build-codebook --kind words``: it has the contribution of each
-frequent word to the vector of a caption. Rows are centred by modality, as in the paper. ``penalty``
-is the weight of the sum of coefficients. scikit-learn solves it by coordinate descent.
+The dictionary is made by ``boc build-codebook --kind words`` and contains the contribution of each
+frequent word to a caption vector. Rows are centred by modality, as in the paper. ``penalty`` is the
+weight of the sum of coefficients. scikit-learn solves the lasso by coordinate descent.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ ROUNDS = 1000
 
 
 class WordSum(Largest):
-    """Rows as non-negative sums of words, less the means of the modalities of ``sample``. The code
-    draws nothing by a seed."""
+    """Encode rows, minus the modality means of ``sample``, as non-negative sums of words. The code
+    uses no random numbers."""
 
     def __init__(
         self,

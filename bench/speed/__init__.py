@@ -1,1 +1,1 @@
-"""The speed of single parts."""
+"""Measure the speed of single parts."""

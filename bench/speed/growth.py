@@ -1,17 +1,18 @@
-"""The cost of more items for a user of `boc index` and of searches by `boc.search.Searcher`.
+"""Measure how the cost of `boc index` and of searches by `boc.search.Searcher` grows with the
+number of items.
 
     python -m bench.speed.growth --work growth > growth.csv
     python -m bench.speed.growth --work growth --server elasticsearch-9 --n 100000
         --n 1000000 > growth-server.csv
 
 The items are synthetic (bench/race/data.py). The index is in a folder, or on a server of
-tests/servers, started for it. All options have their defaults.
+tests/servers, which is started for the measurement. All options have their defaults.
 
-A row has the number of items; recall of the exact top ten; milliseconds of a search from the
-query's vector to its hits, one at a time, on one thread; ``index_s`` seconds of `boc index`,
-including learning, ``cpu_s`` its processor seconds and ``build_peak_mb`` its largest memory,
-``server_s`` processor seconds of the server meanwhile; ``disk_mb``; and the memory of a fresh
-process after 100 queries, its own (``anon_mb``) and mapped (``file_mb``).
+A row contains the number of items; recall of the exact top ten; milliseconds per search from query
+vector to hits, one at a time, on one thread; for `boc index`, including learning, its seconds
+(``index_s``), processor seconds (``cpu_s``), peak memory (``build_peak_mb``) and the server's
+processor seconds (``server_s``); ``disk_mb``; and the memory of a fresh process after 100 queries,
+own (``anon_mb``) and mapped (``file_mb``).
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ COLUMNS = (
 
 @contextmanager
 def place(kind: str | None, folder: Path) -> Iterator[tuple[str, Callable[[], float]]]:
-    """Yield the address of an empty place for an index, and a function for the processor seconds of
-    its server."""
+    """Yield the address of an empty place for an index, and a function that returns its server's
+    processor seconds."""
     if kind is None:
         yield f"file:{folder / 'index'}", lambda: 0.0
         return
@@ -72,8 +73,8 @@ def place(kind: str | None, folder: Path) -> Iterator[tuple[str, Callable[[], fl
 
 
 def run_index(gallery: Path, at: str) -> tuple[float, float, float]:
-    """Return the seconds, processor seconds and largest MB of `boc index`, which replaces an
-    existing index."""
+    """Run `boc index`, replacing an existing index. Return its seconds, processor seconds and peak
+    MB."""
     command = [
         sys.executable,
         "-c",
@@ -97,7 +98,7 @@ def search_each(
     searcher: Searcher,
     queries: NDArray[np.float32],
 ) -> Iterator[tuple[float, set[int]]]:
-    """Yield milliseconds and rows of the ten hits of each query."""
+    """Yield the milliseconds, and the rows of the ten hits, of each query."""
     for query in queries:
         start = time.perf_counter()
         hits = searcher.search_vectors(Embeddings("image", query[None]), k=K, find="image")[0]
@@ -105,14 +106,14 @@ def search_each(
 
 
 def memory(at: str, queries: NDArray[np.float32]) -> tuple[float, float]:
-    """Return own and mapped MB of a fresh process after these queries."""
+    """Return the own and mapped MB of a fresh process after these queries."""
     before = memory_of("RssAnon")
     list(search_each(Searcher.open(NAME, at), queries))
     return (memory_of("RssAnon") - before) / 1e6, memory_of("RssFile") / 1e6
 
 
 def row(data: Data, kind: str | None, rounds: int, threads: int) -> list[Any]:
-    """Return the row of one number of items."""
+    """Return the row for one number of items."""
     with place(kind, data.work) as (at, server_seconds):
         use_threads(threads)
         before = server_seconds()
@@ -139,7 +140,7 @@ def row(data: Data, kind: str | None, rounds: int, threads: int) -> list[Any]:
     "--work",
     required=True,
     type=FOLDER,
-    help="Folder for all files that the script makes.",
+    help="Folder for all output files.",
 )
 @click.option("--server", "kind", help="Kind of tests/servers [default: an index in a folder].")
 @click.option("--n", "counts", multiple=True, type=int, default=COUNTS, show_default=True)
@@ -163,7 +164,7 @@ def main(
     rounds: int,
     seed: int,
 ) -> None:
-    """Index and search synthetic items of several numbers."""
+    """Index and search several numbers of synthetic items."""
     settings = click.get_current_context().params
     with Writer(
         sys.stdout,

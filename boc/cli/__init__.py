@@ -1,5 +1,5 @@
-"""The command line: thin commands over the library. Results go to stdout, everything else to
-stderr."""
+"""Command line: a thin layer of commands over the library. Results go to stdout, everything else
+goes to stderr."""
 
 import codecs
 import errno
@@ -35,7 +35,7 @@ ESCAPES = "boc.escapes"
 
 
 def _escape(error: UnicodeError) -> tuple[str, int]:
-    """Replace characters that the terminal or file cannot encode by JSON escapes."""
+    """Replace characters that the terminal or file cannot encode with JSON escapes."""
     assert isinstance(error, UnicodeEncodeError)
     units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass").hex()
     return "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4)), error.end
@@ -45,13 +45,11 @@ codecs.register_error(ESCAPES, _escape)
 
 
 class CommandGroup(click.Group):
-    """A group that turns the library's errors into one line and exit status 1, and its warnings
-    into notes."""
+    """Command group that prints an error of the library on one line and exits with status 1, and
+    prints warnings as notes."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        # Waiting OpenMP threads sleep, unless the environment says otherwise: beside other work
-        # they would spend most of their time spinning. OpenMP reads the variable when a command
-        # loads it.
+        # On a busy machine, waiting OpenMP threads should sleep instead of spinning.
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
@@ -93,7 +91,7 @@ class CommandGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands in sections by purpose, not alphabetically."""
+        """List the commands in sections by purpose instead of alphabetically."""
         width = max(map(len, self.commands))
         for title, modules in SECTIONS.items():
             with formatter.section(title):
@@ -106,7 +104,8 @@ class CommandGroup(click.Group):
 
 
 def _suggestion(typed: str, known: list[str]) -> str:
-    """Suggest the command that contains the ``typed`` text, or else the most similar command."""
+    """Suggest the command that contains the ``typed`` text, or otherwise the most similar
+    command."""
     near = [name for name in known if len(typed) > 2 and typed in name]
     near += get_close_matches(typed, known, 1, 0.5)
     if near:

@@ -29,7 +29,7 @@ PATH = click.Path(path_type=Path)
 
 
 class Sentence(click.types.StringParamType):
-    """The type of texts on the command line. The system passes bytes, which must be UTF-8."""
+    """Type of text arguments on the command line. The system passes bytes, which must be UTF-8."""
 
     name = "text"
 
@@ -44,7 +44,7 @@ class Sentence(click.types.StringParamType):
 
 
 class TextCommand(click.Command):
-    """A command whose TEXT may begin with a minus: unknown options move behind --."""
+    """Command whose TEXT may begin with a minus. Unknown options are moved behind --."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the command line, with unknown options as TEXT."""
@@ -74,8 +74,7 @@ class TextCommand(click.Command):
 
 
 class Id(click.types.StringParamType):
-    """The type of ids of items. An id may be a file name; bytes that are not UTF-8 become
-    escapes."""
+    """Type of item ids. An id may be a file name; bytes that are not UTF-8 are escaped."""
 
     name = "id"
 
@@ -85,19 +84,19 @@ class Id(click.types.StringParamType):
 
 SENTENCE = Sentence()
 ID = Id()
-FEW = 5  # items to name in a list
+FEW = 5  # number of items to name in a list
 VERBOSE = f"{__name__}.verbose"
 _JOINERS = "\u200c\u200d"  # harmless characters that join letters and emoji
 
 
 def amount(number: int, noun: str) -> str:
-    """Return a number with its noun, in the singular or plural."""
+    """Return a number followed by its noun, in the singular or plural."""
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def plain(text: object) -> str:
-    """Return ``text`` with escapes for control characters and line ends, which a terminal would
-    obey."""
+    """Return ``text`` with control characters and line ends escaped, because a terminal would obey
+    them."""
     shown = ""
     for char in str(text):
         if char.isprintable() or char in _JOINERS:
@@ -108,12 +107,13 @@ def plain(text: object) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error or a warning in one line, with its hint in the words of the command line."""
+    """Return an error or a warning as one line, with its hint worded for the command line."""
     return plain(" ".join(worded(error, str).split()))
 
 
 def read_lines(path: str, shown: str, what: str) -> list[str]:
-    """Return the lines of a file, or of the standard input for -. BocError for no lines."""
+    """Return the lines of a file, or of standard input for -. Raises BocError if it contains no
+    lines."""
     if path == "-" and sys.stdin is None:
         raise BocError(f"{shown}: the standard input is closed; redirect a file to it")
     with click.open_file(path, "rb") as file:
@@ -121,7 +121,7 @@ def read_lines(path: str, shown: str, what: str) -> list[str]:
         lines = [line.strip() for line in text_lines(file.read(), shown, faults) if line.strip()]
     if not lines:
         fault = f" ({faults[0]})" if faults else ""
-        raise BocError(f"{shown} holds no {what}{fault}; write one per line")
+        raise BocError(f"{shown} contains no {what}{fault}; write one per line")
     leave_out(shown, faults)
     return lines
 
@@ -135,42 +135,42 @@ at = click.option(
 encoder = click.option(
     "--encoder",
     metavar="KIND:PATH",
-    help="Encoder of pictures and sentences: a name such as clip (see boc model), or a model "
-    "folder such as models/photos.",
+    help="Encoder of pictures and sentences: a name such as clip (see boc model) or a model folder "
+    "such as models/photos.",
 )
 moved_encoder = click.option(
     "--encoder",
     metavar="KIND:PATH",
-    help="Encoder of the index, if it has moved [default: the path in the index].",
+    help="Encoder of the index, if it has moved [default: the path stored in the index].",
 )
 device = click.option(
     "--device",
     type=click.Choice(["auto", "cpu", "cuda"]),
     default="auto",
-    help="Device of the encoder; auto means a GPU if there is one.",
+    help="Device for the encoder; auto means a GPU if one is available.",
 )
 metadata = click.option(
     "--metadata",
     type=PATH,
-    help="CSV of metadata, with a header such as id,year:integer,tag:keyword.",
+    help="Metadata CSV, with a header such as id,year:integer,tag:keyword.",
 )
 ocr = click.option(
     "--ocr",
     is_flag=True,
-    help="Also read the words inside pictures, for boc search --hybrid; slow, needs the extra ocr.",
+    help="Also read the words inside pictures, for boc search --hybrid. Slow; needs the extra ocr.",
 )
 exclude = click.option(
     "--exclude",
     multiple=True,
     metavar="PATTERN",
-    help="Name of files and folders to leave out now and in later syncs, such as copy-?.jpg; can "
-    "be repeated.",
+    help="File or folder name to leave out now and in later syncs, such as copy-?.jpg; can be "
+    "repeated.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
 class CodeType(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
-    """The type of codes: text such as ``dictionary:2/64`` becomes a ``Code``."""
+    """Type of codes. It converts text such as ``dictionary:2/64`` to a ``Code``."""
 
     name = "CODE"
 
@@ -197,13 +197,13 @@ code = click.option(
 recall = click.option(
     "--recall",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    help="Share of the exact ten nearest items that a dictionary should find; determines its "
-    "budgets [default: 0.98].",
+    help="Share of the exact ten nearest items that a dictionary should find; sets its budgets "
+    "[default: 0.98].",
 )
 
 
 def code_help() -> str:
-    """Return the list of codes with their arguments, for the end of a command's help."""
+    """Return a list of codes and their arguments for the end of a command's help."""
     codes = [_entry(name, f"{kind.about}: {', '.join(kind.rules)}") for name, kind in CODES.items()]
     arguments = [_entry(name, about) for name, about in ARGUMENTS.items()]
     return "\n".join(
@@ -212,7 +212,7 @@ def code_help() -> str:
 
 
 def _entry(name: str, about: str) -> str:
-    """Return a name and its description, in lines of 76 characters."""
+    """Return a name and its description, wrapped to 76 characters."""
     return textwrap.fill(about, 76, initial_indent=f"  {name:13}", subsequent_indent=" " * 15)
 
 
@@ -224,7 +224,7 @@ _images = click.option(
 _ids = click.option(
     "--ids",
     type=PATH,
-    help="Only the pictures listed in this file, one id per line, and their captions.",
+    help="File of picture ids, one per line; reads only these pictures and their captions.",
 )
 
 
@@ -234,7 +234,8 @@ def source(function: F) -> F:
 
 
 def sources(function: F) -> F:
-    """Add the argument SOURCE..., one or more paths as ``sources``, and the folder of pictures."""
+    """Add the argument SOURCE... (one or more paths, as ``sources``) and the option for the picture
+    folder."""
     return _images(
         click.argument("sources", metavar="SOURCE...", type=PATH, nargs=-1, required=True)(
             function,
@@ -251,8 +252,8 @@ def assignment(text: str) -> tuple[str, str]:
 
 
 def settings(kinds: Mapping[str, click.ParamType]) -> Callable[[F], F]:  # type: ignore[type-arg]
-    """Add the option --set NAME=VALUE. The command gets ``settings``: values by name, converted by
-    ``kinds``."""
+    """Add the option --set NAME=VALUE. The command receives ``settings``, a mapping from names to
+    values converted by ``kinds``."""
 
     def convert(
         context: click.Context,
@@ -277,29 +278,29 @@ def settings(kinds: Mapping[str, click.ParamType]) -> Callable[[F], F]:  # type:
 
 
 def on_command_line(option: str) -> bool:
-    """Return whether an option of the current command was on the command line, and not in the
+    """Return whether an option of the current command was on the command line rather than in the
     settings."""
     return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
 def bars() -> closing[Bars]:
-    """Return bars on stderr, one per stage, which end with the ``with`` block. If stderr is not a
-    terminal, each bar is a line per minute."""
+    """Return progress bars on stderr, one per stage, which close at the end of the ``with`` block.
+    If stderr is not a terminal, a bar prints one line per minute."""
     from boc.progress import Bars
 
     return closing(Bars(file=sys.stderr, mininterval=0.1 if sys.stderr.isatty() else 60))
 
 
 def show(steps: Iterable[tuple[str, int, int]]) -> None:
-    """Run an iterator of stages, each with its numbers of finished items and of all items, and show
-    bars."""
+    """Run an iterator that yields a stage, the number of finished items and the total, and show
+    progress bars."""
     with bars() as progress:
         for step in steps:
             progress(*step)
 
 
 def write_onnx(folder: Path) -> None:
-    """Write the networks of a model folder in ONNX beside its weights."""
+    """Write the ONNX networks of a model folder beside its weights."""
     from boc import plugins
 
     for line in plugins.tool("onnx_export").export(folder):
@@ -322,8 +323,8 @@ def is_verbose() -> bool:
 
 
 def report(failed: list[tuple[str, str]], left: int) -> None:
-    """List failed items on stderr, with --verbose all of them; exit with status 1 if nothing is
-    ``left``."""
+    """List failed items on stderr (all of them with --verbose), and exit with status 1 if nothing
+    is ``left``."""
     named = failed
     more = ""
     if len(failed) > FEW and not is_verbose():

@@ -1,8 +1,8 @@
-"""Options from the environment and from the file ``boc.toml``.
+"""Read options from the environment and from the file ``boc.toml``.
 
-Option ``--code`` of ``boc index`` is ``code`` in the table ``[index]`` of the file. The options in
-SHARED may stand at the top of the file, and have variables, such as BOC_AT. The command line has
-priority over the environment, and the environment over the file.
+The option ``--code`` of ``boc index`` is the key ``code`` in the table ``[index]``. The options in
+SHARED may also appear at the top of the file or as environment variables such as BOC_AT. The
+command line overrides the environment, and the environment overrides the file.
 """
 
 import os
@@ -28,16 +28,16 @@ SECRETS = {"password": "BOC_PASSWORD", "api-key": "BOC_API_KEY", "token": "BOC_T
 PASSWORD = re.compile(
     r"://[^@]*:.*@",
     re.DOTALL,
-)  # an address with a password of any characters
+)  # an address that contains a password
 
 
 class ConfigError(BocError):
-    """An error in the settings file: it cannot be read, or has an invalid entry."""
+    """The settings file cannot be read, or has an invalid entry."""
 
 
 def places() -> list[Path]:
-    """Return the possible paths of the settings file: $BOC_CONFIG alone, or the current folder,
-    then ~/.config/boc."""
+    """Return the paths to try for the settings file: only $BOC_CONFIG if it is set, otherwise the
+    current folder, then ~/.config/boc."""
     if os.environ.get("BOC_CONFIG"):
         return [Path(os.environ["BOC_CONFIG"])]
     user = os.environ.get("XDG_CONFIG_HOME") or os.environ.get("HOME", "") + "/.config"
@@ -45,7 +45,7 @@ def places() -> list[Path]:
 
 
 def settable(command: click.Command) -> dict[str, click.Option]:
-    """Return the options of a command that may be settings, by name without dashes."""
+    """Return the options of a command that settings can set, by name without dashes."""
     named = {
         next((name for name in p.opts if name.startswith("--")), p.opts[0]).lstrip("-"): p
         for p in command.params
@@ -55,10 +55,11 @@ def settable(command: click.Command) -> dict[str, click.Option]:
 
 
 def defaults(group: click.Group) -> dict[str, dict[str, Any]]:
-    """Return click's ``default_map``: values of the file and of shared variables by command and
-    parameter.
+    """Return click's ``default_map``, the values from the file and from shared variables by command
+    and parameter.
 
-    ConfigError for an unreadable file, an unknown command or option, and a password in the file.
+    Raises ConfigError for an unreadable file, an unknown command or option, or a password in the
+    file.
     """
     path, content = read()
     shared = {key: value for key, value in content.items() if not isinstance(value, dict)}
@@ -84,8 +85,8 @@ def defaults(group: click.Group) -> dict[str, dict[str, Any]]:
 
 
 def _value(place: str, value: Any, option: click.Option) -> Any:
-    """Return an option's value in the form of the command line. ConfigError for dates and tables,
-    and for lists where the option takes one value."""
+    """Return an option's value as the command line would pass it. Raises ConfigError for dates and
+    tables, and for lists where the option takes one value."""
     values = value if isinstance(value, list) and option.multiple else [value]
     for each in values:
         if not isinstance(each, (str, int, float)):

@@ -1,2 +1,1 @@
-"""Clustering of vectors: k-means, search for the nearest centroids, codebooks, and labels of
-terms."""
+"""Clustering of vectors: k-means, nearest-centroid search, codebooks and term labels."""

@@ -1,9 +1,9 @@
 """Spherical k-means for many centroids, and a fast search for the nearest centroids.
 
-Comparing a vector with all V centroids costs V dot products, in training and in use. Here the
-centroids are grouped in about 4 sqrt(V) cells, and a vector is compared only with the centroids of
-its nearest cells (an inverted file index). Vectors and centroids are stored and compared in 8 bits,
-which is precise enough for directions, fast, and gives equal results on all machines.
+A comparison with all V centroids costs V dot products per vector, both in training and in use. Here
+the centroids are grouped in about 4 sqrt(V) cells, and a vector is compared only with the centroids
+of its nearest cells (an inverted file index). Vectors and centroids are stored and compared in 8
+bits, which is fast, precise enough for directions, and reproducible on all machines.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from boc.vectors import Floats, Ints
 
 try:
     from boc.clustering import _nearest
-except ImportError:  # without a compiled module, numpy stands in
+except ImportError:  # numpy replaces a module that is not compiled
     _nearest = None  # type: ignore[assignment]
 
 Bytes = NDArray[np.int8]
 
-ONE_CELL_CENTROIDS = 2048  # up to this number, all centroids are in one cell
-# Cells per sqrt(V). Many small cells fit the neighbourhood of a vector better than few large cells.
+ONE_CELL_CENTROIDS = 2048  # largest number of centroids in a single cell
+# cells per sqrt(V); many small cells fit a neighbourhood better than few large ones
 FINENESS = 4
-POINTS = 64  # training points per centroid; more points hardly move it
+POINTS = 64  # training points per centroid; more points hardly change it
 HEAD_POINTS = 64  # training points per head of a cell
 ROUNDS = 4  # rounds of k-means inside a cell
 REFINEMENTS = 2  # rounds of k-means over all cells
-REFINING_CELLS = 8  # cells searched per point in the refinements
+REFINING_CELLS = 8  # cells searched per point during refinement
 BATCH_ROWS = 1 << 12  # rows compared with all heads at a time
 ROUNDED_ROWS = 1 << 12  # rows rounded to 8 bits at a time
 BATCH_SIMILARITIES = 1 << 24  # similarities in memory at a time
 BATCH_NUMBERS = 1 << 18  # components of centroids gathered at a time
-LARGEST = 127  # of int8, kept symmetric
-EXACT = 1 << 24  # float32 holds all integers up to this one
+LARGEST = 127  # largest int8 value; the smallest is -127
+EXACT = 1 << 24  # float32 represents all integers up to this value
 
 
 @dataclass
 class Directions:
-    """Directions in 8 bits: ``rows`` int8 (n, d), to be multiplied by ``scales`` float32 (n,), see
+    """Directions in 8 bits: ``rows`` int8 (n, d), to be multiplied by ``scales`` float32 (n,). See
     ``rounded``."""
 
     rows: Bytes
@@ -55,21 +55,21 @@ class Directions:
 
     @property
     def units(self) -> Floats:
-        """The unit vectors (n, d)."""
+        """Return the unit vectors (n, d)."""
         units: Floats = self.rows * self.scales[:, None]
         return units
 
     def take(self, chosen: Ints | slice) -> Directions:
-        """Copy the directions with the numbers ``chosen``."""
+        """Copy the directions at the indices ``chosen``."""
         return Directions(self.rows[chosen], self.scales[chosen])
 
     def sample(self, size: int, rng: np.random.Generator) -> Directions:
-        """Copy a random sample of ``size`` directions, in their order."""
+        """Copy a random sample of ``size`` directions in their original order."""
         return self.take(np.sort(rng.choice(len(self), size, replace=False)))
 
     def means(self, owners: Ints, before: Directions) -> Directions:
-        """Return the mean direction of each group; ``owners`` (n,) are the numbers of the groups. A
-        group without directions keeps its direction in ``before`` (k)."""
+        """Return the mean direction of each group; ``owners`` (n,) contains the group numbers. An
+        empty group keeps its direction from ``before`` (k)."""
         k = len(before)
         order = np.argsort(owners, kind="stable")
         ends = np.cumsum(np.bincount(owners + 1, minlength=k + 1))
@@ -94,7 +94,7 @@ class Directions:
 
 @dataclass
 class Centroids:
-    """Unit vectors in cells: cell i has ``vectors`` from ``starts[i]`` to ``starts[i + 1]``, and
+    """Unit vectors in cells. Cell i contains ``vectors`` from ``starts[i]`` to ``starts[i + 1]``;
     ``heads[i]`` is its mean direction.
 
     ``starts`` is int64 (m + 1,). All arrays are contiguous; no cell is empty.
@@ -109,19 +109,19 @@ class Centroids:
 
     @classmethod
     def of_arrays(cls, *arrays: NDArray[Any]) -> Centroids:
-        """Return the centroids with these ``arrays``."""
+        """Build the centroids from the mapping ``arrays``."""
         heads, head_scales, starts, vectors, scales = arrays
         return cls(Directions(vectors, scales), Directions(heads, head_scales), starts)
 
     @property
     def arrays(self) -> tuple[Bytes, Floats, Ints, Bytes, Floats]:
-        """The heads and their scales, the starts, the vectors and their scales."""
+        """Return the heads and their scales, the starts, the vectors and their scales."""
         heads = self.heads
         vectors = self.vectors
         return heads.rows, heads.scales, self.starts, vectors.rows, vectors.scales
 
     def within(self, z: int, cells: int) -> tuple[int, int]:
-        """Return ``z`` and ``cells``, limited to the existing centroids and cells; ``cells`` is
+        """Return ``z`` and ``cells``, limited to the existing centroids and cells. ``cells`` is
         raised until the cells contain ``z`` centroids."""
         z = min(z, len(self))
         cells = min(cells, len(self.heads))
@@ -137,14 +137,13 @@ class Centroids:
         z: int,
         cells: int,
     ) -> tuple[Ints, Floats]:
-        """Find for each row of ``X`` (n, d) the ``z`` centroids of largest cosine among the
-        centroids of its nearest cells.
+        """Find, for each row of ``X`` (n, d), the ``z`` centroids with the largest cosines in its
+        nearest cells.
 
         Rows are compared after ``rounded``; a zero row has cosine 0 with all centroids. The search
-        reads the ``cells`` cells with the nearest heads; the result is exact if ``cells >= m``. It
-        reads more cells if these could hold fewer than ``z`` centroids. Returns the numbers of the
-        centroids, ascending, and their cosines, (n, min(z, V)) each; ties go to the lower
-        number."""
+        reads the ``cells`` cells with the nearest heads, and more cells if these could contain
+        fewer than ``z`` centroids. The result is exact if ``cells >= m``. Returns the centroid
+        numbers, ascending, and their cosines, (n, min(z, V)) each; ties go to the lower number."""
         z, cells = self.within(z, cells)
         numbers = np.empty((len(X), z), np.int64)
         cosines = np.empty((len(X), z), np.float32)
@@ -166,8 +165,7 @@ class Centroids:
         return numbers, cosines
 
     def owners(self, points: Directions, cells: int) -> Ints:
-        """Return the number of the nearest centroid of each point, among the centroids of its
-        nearest cells (n,)."""
+        """Return the number (n,) of each point's nearest centroid within its nearest cells."""
 
         def owner(start: int) -> Ints:
             rows = points.rows[start : start + BATCH_ROWS].astype(np.float32)
@@ -179,8 +177,8 @@ class Centroids:
         return np.concatenate(list(ahead(owner, starts)))
 
     def cosines(self, numbers: Ints, others: Ints) -> Floats:
-        """Return the cosines (n, m) of the centroids ``numbers`` (n, m) with one centroid per row,
-        ``others`` (n,)."""
+        """Return the cosines (n, m) between the centroids ``numbers`` (n, m) and one centroid per
+        row, ``others`` (n,)."""
         rows = self.vectors.rows
         scales = self.vectors.scales
         cosines = np.empty(numbers.shape, np.float32)
@@ -199,7 +197,7 @@ class Centroids:
         numbers: Ints,
         cosines: Floats,
     ) -> None:
-        """Write the result of ``nearest`` into ``numbers`` and ``cosines``."""
+        """Write the results of ``nearest`` to ``numbers`` and ``cosines``."""
         width = int(np.diff(self.starts).max())
         z = numbers.shape[1]
         step = max(1, BATCH_SIMILARITIES // (width * cells + len(self.heads)))
@@ -214,8 +212,8 @@ class Centroids:
             cosines[i : i + step] = np.take_along_axis(products, best, axis=1) * lengths[:, None]
 
     def _compare(self, rows: Bytes, cell: Ints, width: int) -> Floats:
-        """Return scaled products (n, cells * width) with the centroids of each row's cells, padded
-        with -inf."""
+        """Return the scaled products (n, cells * width) of each row with the centroids in its
+        cells, padded with -inf."""
         padded = np.full((*cell.shape, width), -np.inf, np.float32)
         order = np.argsort(cell, axis=None, kind="stable")
         bounds = np.searchsorted(cell.ravel()[order], np.arange(len(self.heads) + 1))
@@ -228,8 +226,8 @@ class Centroids:
 
 
 def _products(a: Bytes, b: Bytes) -> Floats:
-    """Return integer dot products of the rows of ``a`` and ``b`` as float32, computed in float64 if
-    float32 could round."""
+    """Return the integer dot products of the rows of ``a`` and ``b`` as float32, computed in
+    float64 if float32 could round them."""
     exact: Any = np.float64 if LARGEST * LARGEST * a.shape[-1] > EXACT else np.float32
     products = a.astype(exact) @ b.astype(exact).swapaxes(-1, -2)
     whole: Floats = products.astype(np.float32, copy=False)
@@ -237,8 +235,8 @@ def _products(a: Bytes, b: Bytes) -> Floats:
 
 
 def rounded(X: Floats) -> tuple[Bytes, Floats]:
-    """Return the rows of ``X`` (n, d) as int8, scaled to a largest magnitude of 127, with halves
-    rounded to even; and their scales (n,).
+    """Return the rows of ``X`` (n, d) as int8, scaled to a largest magnitude of 127 with halves
+    rounded to even, and their scales (n,).
 
     An int8 row times its scale has unit length. Zero rows, and rows with NaN or infinity, become
     zeros with scale 0.
@@ -272,10 +270,11 @@ def rounded(X: Floats) -> tuple[Bytes, Floats]:
 def spherical_kmeans(points: Directions, k: int, seed: int) -> Centroids:
     """Return at most ``k`` distinct centroids of ``points``.
 
-    The first rounds are k-means inside cells, the last rounds run over all cells. Each cell gets
-    centroids in proportion to its points, so that no centroid has very many points. At most 64
-    points per centroid are used, without zero rows. Fewer than ``k`` centroids are returned if the
-    points have fewer distinct directions. The same seed gives the same centroids.
+    The first rounds run k-means inside cells, the last rounds run over all cells. The number of
+    centroids in a cell is proportional to its points, so that no centroid has very many points.
+    Training uses at most 64 points per centroid, without zero rows. Fewer than ``k`` centroids are
+    returned if the points have fewer distinct directions. The same seed produces the same
+    centroids.
     """
     rng = np.random.default_rng(seed)
     if len(points) > k * POINTS:
@@ -298,8 +297,8 @@ def _distinct(vectors: Directions) -> Directions:
 
 
 def _cellwise(points: Directions, k: int, rng: np.random.Generator) -> Directions:
-    """Return ``k`` centroids by k-means inside cells; the centroids of a cell are in proportion to
-    its points."""
+    """Return ``k`` centroids from k-means inside cells; a cell's number of centroids is
+    proportional to its number of points."""
     cells = round(k**0.5)
     if k > ONE_CELL_CENTROIDS:
         cells *= FINENESS
@@ -331,14 +330,14 @@ def _cellwise(points: Directions, k: int, rng: np.random.Generator) -> Direction
 
 
 def _heads(points: Directions, m: int, rng: np.random.Generator) -> Directions:
-    """Return at most ``m`` heads of cells, by k-means over a sample."""
+    """Return at most ``m`` cell heads from k-means over a sample."""
     if len(points) > m * HEAD_POINTS:
         points = points.sample(m * HEAD_POINTS, rng)
     return _kmeans(points, m, rng)
 
 
 def in_cells(vectors: Directions, rng: np.random.Generator) -> Centroids:
-    """Return the vectors ordered by cells; cells of more than twice the mean size are divided."""
+    """Return the vectors ordered by cell. Cells larger than twice the mean size are divided."""
     if len(vectors) <= ONE_CELL_CENTROIDS:
         return _one_cell(vectors)
     mean = len(vectors) ** 0.5 / FINENESS
@@ -368,7 +367,7 @@ def _one_cell(vectors: Directions) -> Centroids:
 
 
 def _groups(points: Directions, heads: Directions) -> list[Ints]:
-    """Return the numbers of the points of each head; heads without points are left out."""
+    """Return the indices of each head's points; heads without points are left out."""
     owners = _one_cell(heads).owners(points, 1)
     ends = np.cumsum(np.bincount(owners, minlength=len(heads)))
     groups = np.split(np.argsort(owners, kind="stable"), ends[:-1])
@@ -376,8 +375,8 @@ def _groups(points: Directions, heads: Directions) -> list[Ints]:
 
 
 def _kmeans(points: Directions, k: int, rng: np.random.Generator) -> Directions:
-    """Return at most ``k`` centroids by Lloyd's algorithm, which starts from points. A centroid
-    without points does not move."""
+    """Return at most ``k`` centroids by Lloyd's algorithm, starting from points. A centroid without
+    points does not move."""
     if len(points) <= max(1, k):
         return points
     centroids = points.take(rng.choice(len(points), max(1, k), replace=False))

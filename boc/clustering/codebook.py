@@ -1,8 +1,9 @@
-"""Codebooks of concepts, and their files.
+"""Codebooks of concepts and their file format.
 
-A codebook file is an ``.npz`` archive without pickles: ``centroids`` float32 (p, d); ``words`` (p,)
-strings, if the centroids stand for words; ``labels``, ``origin``, ``thresholds``, ``means``,
-``axes`` of a ``Codebook``, if it has them; ``about``, JSON as UTF-8 bytes, with its other fields.
+A codebook file is an ``.npz`` archive without pickles. It contains ``centroids`` float32 (p, d);
+``words`` (p,) strings, if the centroids represent words; the arrays ``labels``, ``origin``,
+``thresholds``, ``means`` and ``axes`` of a ``Codebook``, if present; and ``about``, the other
+fields as JSON in UTF-8 bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from boc.labels import unpack_labels
 from boc.types import Identity, Modality
 from boc.vectors import Floats, Ints, unit_rows
 
-BEGINS = (b"PK\x03\x04", b"about.npy")  # signs of a codebook file
+BEGINS = (b"PK\x03\x04", b"about.npy")  # byte sequences that identify a codebook file
 FORMAT = 2
 MAKE = "make one with <boc build-codebook>"
 ARRAYS = ("centroids", "words", "labels", "origin", "thresholds", "means", "axes")
@@ -32,17 +33,17 @@ ARRAYS = ("centroids", "words", "labels", "origin", "thresholds", "means", "axes
 
 @dataclass(frozen=True)
 class Codebook:
-    """Centroids of concepts, and their origin.
+    """Concept centroids, with a record of their origin.
 
-    ``centroids`` is float32 (p, d). ``identity`` is the identity of the encoder; ``sources`` are
-    the digests of the item lists of the feature files; ``options`` are the options and ``concepts``
-    is the number of vectors that the codebook was made with; ``words`` has the word of each
-    centroid, if centroids stand for words; ``labels`` uint8 are the labels of the centroids, packed
-    by ``boc.labels``; ``origin`` float32 (d,) is the mean of the captions, from which a
-    vocabulary's vectors are differences; ``thresholds`` float32 (2, 2, p) are the thresholds of
-    learned terms, by modality and kind of row; ``means`` float32 (2, d) are the mean concepts of
-    pictures and of sentences, which are subtracted from concepts before a comparison with the
-    centroids; ``axes`` float32 (d, d) then multiplies the concepts."""
+    ``centroids`` is float32 (p, d). ``identity`` identifies the encoder. ``sources`` contains one
+    digest per feature file, computed from its list of items. ``options`` and ``concepts`` record
+    how the codebook was made: its options and its number of vectors. ``words`` contains each
+    centroid's word, if centroids represent words. ``labels`` uint8 contains the centroid labels,
+    packed by ``boc.labels``. ``origin`` float32 (d,) is the mean caption; a vocabulary's vectors
+    are differences from it. ``thresholds`` float32 (2, 2, p) contains the thresholds of learned
+    terms by modality and kind of row. Before a comparison with centroids, ``means`` float32 (2, d),
+    the mean concepts of pictures and of sentences, are subtracted from concepts; the matrix
+    ``axes`` float32 (d, d) then multiplies the concepts."""
 
     centroids: Floats
     identity: Identity
@@ -64,14 +65,15 @@ class Codebook:
 
     @property
     def kind(self) -> str:
-        """The kind of the terms: "concepts", "words" of a vocabulary, or "learned"."""
+        """Return the kind of the terms: "concepts", "words" of a vocabulary, or "learned"."""
         if self.origin is not None:
             return "words"
         return "concepts" if self.thresholds is None else "learned"
 
     @property
     def spherical(self) -> bool:
-        """True if concepts must be scaled to unit length before a comparison with the centroids."""
+        """Return whether concepts must be scaled to unit length before a comparison with
+        centroids."""
         return bool(self.options.get("spherical", False))
 
     def assign(
@@ -79,8 +81,8 @@ class Codebook:
         concepts: Floats,
         modality: Modality,
     ) -> tuple[Ints, Floats]:
-        """Return the nearest centroid of each concept (n,), and its squared distance, by the
-        comparison that the codebook defines."""
+        """Return each concept's nearest centroid (n,) and squared distance, as the codebook defines
+        the comparison."""
         rows = center(
             concepts,
             modality,
@@ -93,7 +95,7 @@ class Codebook:
         return columns[:, 0], squared[:, 0]
 
     def save(self, path: Path) -> None:
-        """Write the file atomically, replacing an older one."""
+        """Write the codebook file atomically, replacing an existing file."""
         about = {key: value for key, value in asdict(self).items() if key not in ARRAYS}
         text = json.dumps({"kind": "codebook", "format": FORMAT, **about}, sort_keys=True)
         arrays: dict[str, NDArray[Any]] = {
@@ -105,13 +107,13 @@ class Codebook:
         if self.words is not None:
             arrays["words"] = np.array(self.words, dtype=np.str_)
         with replacing(path) as temporary, temporary.open("wb") as handle:
-            # The type checker takes the arrays for the parameter allow_pickle.
+            # The type checker mistakes the arrays for the parameter allow_pickle.
             np.savez(handle, **arrays)  # type: ignore[arg-type]
 
     @classmethod
     def load(cls, path: Path | str) -> Codebook:
-        """Read a file that ``save`` wrote. BocError for a missing, foreign, damaged or newer
-        file."""
+        """Read a file written by ``save``. Raises BocError if it is missing, foreign, damaged or
+        newer."""
         try:
             arrays = read_archive(Path(path), ("about", *ARRAYS))
             about = parse_json(arrays.pop("about").tobytes())
@@ -120,20 +122,20 @@ class Codebook:
                 raise ValueError("of another kind")
         except FileNotFoundError:
             raise BocError(
-                f"{path}: no such file of a codebook",
+                f"{path}: codebook file does not exist",
                 MAKE,
             ) from None
         except DAMAGE as error:
             check_system(path, error)
             raise BocError(
-                f"{path}: not a codebook of boc, or damaged",
+                f"{path}: not a boc codebook, or damaged",
                 MAKE,
             ) from error
         if form > FORMAT:
             raise BocError(
-                f"{path}: codebook format {form}, this boc reads to {FORMAT}; upgrade boc",
+                f"{path}: codebook format {form}, but this boc reads up to {FORMAT}; upgrade boc",
             )
-        # Format 1 has an entry that is no longer used.
+        # Format 1 has an obsolete entry.
         about.pop("spread", None)
         words = {"words": arrays.pop("words").tolist()} if "words" in arrays else {}
         try:
@@ -141,14 +143,14 @@ class Codebook:
             codebook._check_arrays()
         except (ValueError, ArithmeticError, ManifestError) as error:
             raise BocError(
-                f"{path}: a codebook with odd entries ({error})",
+                f"{path}: codebook with invalid entries ({error})",
                 MAKE,
             ) from error
         return codebook
 
     def _check_arrays(self) -> None:
-        """Raise ValueError, with the name of an array, unless all arrays fit the number of
-        centroids and the width of the encoder."""
+        """Raise ValueError, naming the array, unless all arrays match the number of centroids and
+        the encoder's width."""
         rows = len(self)
         dim = self.identity.dim
         shapes = {
@@ -171,14 +173,12 @@ class Codebook:
         if self.words is not None and len(self.words) != rows:
             raise ValueError(f"{len(self.words)} words of {rows} centroids")
         if self.labels is not None and len(unpack_labels(self.labels)) != rows:
-            raise ValueError(f"labels of other than {rows} centroids")
+            raise ValueError(f"the number of labels is not {rows}")
 
     def check(self, identity: Identity) -> None:
-        """Raise BocError unless the centroids lie in the space of the concepts of the encoder
-        ``identity``.
+        """Raise BocError unless the centroids lie in the concept space of the encoder ``identity``.
 
-        Variants of one encoder, such as ``tern:FOLDER`` and ``tern:FOLDER?alone``, share their
-        space.
+        Variants of an encoder, such as ``tern:FOLDER`` and ``tern:FOLDER?alone``, share a space.
         """
         if (weights(self.identity), self.identity.dim) != (weights(identity), identity.dim):
             raise BocError(
@@ -189,11 +189,11 @@ class Codebook:
 
 
 def weights(identity: Identity) -> str:
-    """Return the digest of an encoder's weights, which its variants share; the digest of a variant
-    is VARIANT:DIGEST."""
+    """Return the digest of an encoder's weights, which its variants share. A variant's digest is
+    VARIANT:DIGEST."""
     return identity.digest.rpartition(":")[2]
 
 
 def variant(identity: Identity) -> str:
-    """Return the variant of an encoder, "" for the encoder itself."""
+    """Return the variant of an encoder, or "" for the encoder itself."""
     return identity.digest.rpartition(":")[0]

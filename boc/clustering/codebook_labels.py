@@ -19,15 +19,15 @@ def codebook_labels(
     files: Iterable[FeatureFile],
     batch: int = BATCH,
 ) -> list[Label]:
-    """Return a label for each centroid: words from the concepts of sentences, and the nearest
-    regions, at most one per picture.
+    """Return a label for each centroid: words from sentence concepts, and the nearest regions, at
+    most one per picture.
 
-    Each concept belongs to its nearest centroid, by the comparison that the codebook defines. A
+    Each concept is assigned to its nearest centroid, as the codebook defines the comparison. A
     word-piece counts for its whole word. Words are ranked by their frequency at the centroid
-    against their frequency at all centroids; a word that the centroid stands for comes first.
-    ``files`` contain embeddings; files without concepts and sentences without words add nothing.
-    ``batch`` items are read at a time; the memory contains one number per pair of a centroid and a
-    word.
+    relative to their frequency at all centroids; a word that the centroid represents comes first.
+    ``files`` contain embeddings; files without concepts and sentences without words contribute
+    nothing. Items are read in batches of ``batch``. Memory use is one number per pair of centroid
+    and word.
     """
     words = _WordCounts(len(book))
     regions = _NearestRegions(len(book))
@@ -61,7 +61,7 @@ def codebook_labels(
 
 
 class _WordCounts:
-    """The frequency of each word at each centroid."""
+    """Frequency of each word at each centroid."""
 
     def __init__(self, n_codewords: int) -> None:
         self._n = n_codewords
@@ -69,8 +69,8 @@ class _WordCounts:
         self._counts: Counter[tuple[int, int]] = Counter()
 
     def add(self, sentences: Sequence[Sequence[str]], codewords: Ints) -> None:
-        """Count the words of sentences (lists of pieces); ``codewords`` are the centroids of all
-        pieces, in their order."""
+        """Count the words of sentences (lists of word-pieces). ``codewords`` contains the centroid
+        of each piece, in order."""
         place = 0
         for pieces in sentences:
             words, of = whole_words(pieces)
@@ -104,8 +104,8 @@ class _WordCounts:
 
 
 class _NearestRegions:
-    """The regions nearest to each centroid, at most one per picture; ties go to the first region
-    seen."""
+    """Regions nearest to each centroid, at most one per picture; ties go to the first region
+    read."""
 
     def __init__(self, n_codewords: int) -> None:
         self._best: list[list[tuple[float, Example]]] = [[] for _ in range(n_codewords)]

@@ -1,4 +1,4 @@
-"""K-means, nearest centroids, distances to centroids, and centring and rescaling of concepts."""
+"""K-means, nearest-centroid search, distances to centroids, and concept centring and rescaling."""
 
 import numpy as np
 
@@ -7,9 +7,9 @@ from boc.vectors import Floats, Ints, unit_rows
 
 DISTANCES = 1 << 23  # distances in memory at a time, 64 MB as float64
 ROWS = 1 << 14  # concepts assigned at a time
-SMALL = 1 << 20  # number of distances below which loading faiss does not pay
-POWER = 0.35  # power of the variances
-LEAST = 1e-3  # smallest variance, as a share of the largest, for scaling
+SMALL = 1 << 20  # number of distances below which loading faiss takes longer than it saves
+POWER = 0.35  # exponent of the variances in ``rescaling``
+LEAST = 1e-3  # smallest variance for scaling, as a share of the largest
 
 
 def kmeans(
@@ -56,8 +56,8 @@ def nearest(
     centroids: Floats,
     z: int,
 ) -> tuple[Ints, Floats]:
-    """Return the numbers (n, z) and squared L2 distances (n, z) of the nearest centroids of each
-    row, in no fixed order."""
+    """Return the numbers (n, z) and squared L2 distances (n, z) of each row's nearest centroids, in
+    arbitrary order."""
     if len(X) * len(centroids) > SMALL:
         import faiss
 
@@ -70,8 +70,8 @@ def nearest(
 
 
 def squared_distances(X: Floats, centroids: Floats) -> Floats:
-    """Return |x - c|**2 of all pairs, (n, p). Sums are in float64, because the expanded square of a
-    small distance cancels."""
+    """Return |x - c|**2 for all pairs, (n, p). Sums are computed in float64, because the expanded
+    square loses small distances to cancellation."""
     rows = X.astype(np.float64)
     columns = centroids.astype(np.float64)
     squared = rows @ (-2 * columns.T)
@@ -81,8 +81,8 @@ def squared_distances(X: Floats, centroids: Floats) -> Floats:
 
 
 def row_block(compared: int) -> int:
-    """Return the number of rows to compare at a time with ``compared`` centroids each, so that at
-    most ``DISTANCES`` distances are in memory."""
+    """Return the number of rows to compare at a time, with ``compared`` centroids each, so that
+    memory contains at most ``DISTANCES`` distances."""
     return max(1, min(DISTANCES // compared, ROWS))
 
 
@@ -92,8 +92,8 @@ def center(
     means: Floats | None,
     axes: Floats | None = None,
 ) -> Floats:
-    """Return ``concepts`` (m, d) less the mean of their modality in ``means`` (2, d), times
-    ``axes`` (d, d). Each step is skipped without its array."""
+    """Subtract the mean of their modality in ``means`` (2, d) from ``concepts`` (m, d), then
+    multiply by ``axes`` (d, d). A step without its array is skipped."""
     if means is not None and means.size:
         concepts = concepts - means[MODALITIES.index(modality)]
     if axes is not None and axes.size:
@@ -105,11 +105,12 @@ def rescaling(points: Floats) -> Floats:
     """Return the symmetric matrix (d, d) that divides the principal axes of ``points`` (n, d) by
     variances**.35.
 
-    The similarities to many centroids add up to a product of concepts. In this product an axis
-    counts as much as centroids spread along it, and centroids spread as points do. With variances
-    v, the product of concepts divided by v**.25 counts an axis v**-.25 * v**.5 * v**-.25 = 1 time,
-    as the plain product does. Narrow axes need a little more, because an item keeps only its
-    largest terms: among powers from .2 to .45, .35 found the most held-out training photographs.
+    The similarities to many centroids add up to a product of concepts. In this product, the weight
+    of an axis is the spread of the centroids along it, which is the spread of the points. With
+    variances v, the product of concepts divided by v**.25 weights an axis by v**-.25 * v**.5 *
+    v**-.25 = 1, like the plain product. Narrow axes need slightly more weight, because an item
+    keeps only its largest terms. Among exponents from .2 to .45, .35 found the most held-out
+    training photographs.
     """
     rows = unit_rows(points)
     variances, vectors = np.linalg.eigh((rows.T @ rows / len(rows)).astype(np.float64))

@@ -1,4 +1,4 @@
-"""Codebooks made from feature files: by clustering concepts, or from the words of captions."""
+"""Make codebooks from feature files, by clustering concepts or from the words in captions."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -20,15 +20,15 @@ from boc.names import CODEBOOKS
 from boc.types import MODALITIES, Identity, Modality
 from boc.vectors import Array, Doubles, Floats, unit_rows
 
-SAMPLE = 100_000  # number of concepts that the paper clusters (BoC, section III-B1)
+SAMPLE = 100_000  # number of concepts clustered in the paper (BoC, section III-B1)
 ROWS = 65_536  # rows of a feature file read at a time
-# Regularisation of the words, in captions. Values from 10 to 100 give the same results on training
-# photographs.
+# Regularisation of the words, as a number of captions. Values from 10 to 100 give the same results
+# on training photographs.
 RIDGE = 100.0
-CHECKED = 20_000  # concepts of each modality, to count shared centroids
-SMALLEST = 16  # centroids
-SHARED = 0.5  # least share of centroids that hold regions and words
-FREQUENT = 0.3  # power of a word's frequency; .2 to .4 give about the same
+CHECKED = 20_000  # concepts sampled from each modality to count shared centroids
+SMALLEST = 16  # smallest number of centroids
+SHARED = 0.5  # smallest share of centroids that are nearest to both regions and words
+FREQUENT = 0.3  # exponent of a word's frequency; .2 to .4 give similar results
 
 
 _Pool: TypeAlias = tuple[Array, Modality]
@@ -36,13 +36,13 @@ _Pool: TypeAlias = tuple[Array, Modality]
 
 
 def add_labels(codebook: Codebook, files: Sequence[FeatureFile]) -> Codebook:
-    """Add labels to a codebook: the words and regions of ``files`` that are nearest to each
+    """Add labels to a codebook: the words and regions from ``files`` that are nearest to each
     centroid."""
     return replace(codebook, labels=pack_labels(codebook_labels(codebook, files)))
 
 
 def check_files(files: Sequence[FeatureFile], *, concepts: bool = True) -> Identity:
-    """Return the encoder of all ``files``. FeatureFileError for files of different encoders, or if
+    """Return the encoder of ``files``. Raises FeatureFileError if encoders differ, or if
     ``concepts`` are required and missing."""
     if not files:
         raise FeatureFileError(
@@ -59,8 +59,7 @@ def check_files(files: Sequence[FeatureFile], *, concepts: bool = True) -> Ident
             )
         if concepts and not _pools([file], *MODALITIES):
             raise FeatureFileError(
-                f"{file.path}: holds no vectors of regions or words; extract it again with "
-                "concepts",
+                f"{file.path}: no vectors of regions or words; extract it again with concepts",
             )
     return first.header.identity
 
@@ -74,11 +73,11 @@ def cluster(
 ) -> Codebook:
     """Make a codebook by k-means over a sample of the concepts in ``files``.
 
-    The "plain" ``space`` is the method of the paper (BoC, section III-B1): a uniform sample of all
-    concepts, clustered by Euclidean distance. The other two spaces sample both modalities equally
-    and cluster by cosine. "centered" subtracts the mean concept of each modality first, because the
-    modalities lie apart and would use different centroids. "rescaled" scales the axes of the
-    centred concepts too (``boc.clustering.kmeans.rescaling``), for sums of
+    The "plain" ``space`` is the method of the paper (BoC, section III-B1), which clusters a uniform
+    sample of all concepts by Euclidean distance. The other two spaces sample both modalities
+    equally and cluster by cosine. "centered" first subtracts the mean concept of each modality,
+    because the modalities lie apart and would otherwise use different centroids. "rescaled" also
+    scales the axes of the centred concepts (``boc.clustering.kmeans.rescaling``), for sums with
     ``similarity=deviation``. ``tell`` is called with the name of each stage.
     """
     import faiss
@@ -124,10 +123,11 @@ def cluster(
 
 
 def default_clusters(files: Sequence[FeatureFile]) -> int:
-    """Return the default number of centroids for ``files``: the square root of the number of
-    concepts, at most 1000.
+    """Return the default number of centroids for ``files``, the square root of the number of
+    concepts but at most 1000.
 
-    Hard assignment needs few centroids: each must hold words and regions of many items.
+    Hard assignment needs few centroids, because words and regions of many items must share each
+    centroid.
     """
     concepts = _size(_pools(files, *MODALITIES))
     return max(1, min(1000, int(concepts**0.5)))
@@ -140,10 +140,10 @@ def shared_codebook(
     tell: Callable[[str], None],
 ) -> Codebook:
     """Make the plain codebook of the paper. If regions and words share less than half of its
-    centroids, make the centred codebook instead; if they share less than half of its centroids,
-    halve its size, and so on.
+    centroids, make the centred codebook instead, and halve its size until they share half of the
+    centroids.
 
-    BocError if no centroid is shared, since no sentence would find a picture.
+    Raises BocError if no centroid is shared, since no sentence would then find a picture.
     """
     space = CODEBOOKS[0]
     while True:
@@ -168,14 +168,14 @@ def shared_codebook(
     if shared:
         return codebook
     raise BocError(
-        f"none of {len(codebook)} centroids holds both regions and words, so no sentence would "
-        "find a picture; take an encoder that brings regions and words into one space",
+        f"none of {len(codebook)} centroids is nearest to both a region and a word, so no sentence "
+        "would find a picture; take an encoder that brings regions and words into one space",
     )
 
 
 def shared_centroids(codebook: Codebook, files: Sequence[FeatureFile]) -> tuple[int, bool]:
-    """Return the number of centroids that are nearest both to a region and to a word of a sample,
-    and whether regions or words are missing."""
+    """Return the number of centroids that are nearest to both a region and a word in a sample, and
+    whether regions or words are missing."""
     rng = np.random.default_rng(0)
     used = []
     for modality in MODALITIES:
@@ -195,20 +195,20 @@ def sample_concepts(
     balanced: bool = False,
     means: Floats | None = None,
 ) -> Floats:
-    """Return at most ``size`` different concept vectors of all files, float32 (m, d), in the order
-    of files.
+    """Return at most ``size`` different concept vectors from all files, float32 (m, d), in file
+    order.
 
-    Every concept is equally likely: a uniform sample of the union of all visual and textual
-    concepts, as in the paper. ``balanced`` instead takes equal numbers from both modalities, as far
-    as possible. Files are memory-mapped; only the chosen rows are read. ``means`` (2, d) are
+    Every concept is equally likely, as in the paper, which draws a uniform sample from all visual
+    and textual concepts. ``balanced`` instead takes equal numbers from both modalities, as far as
+    possible. Files are memory-mapped; only the chosen rows are read. ``means`` (2, d) are
     subtracted from the concepts of their modality.
     """
     if size < 1:
-        raise BocError(f"the sample must hold at least 1 concept, got {size}")
+        raise BocError(f"the sample must contain at least 1 concept, got {size}")
     pools = [_pools(files, *MODALITIES)]
     if balanced:
         pools = [_pools(files, modality) for modality in MODALITIES]
-    # The larger pool provides the concepts that the smaller pool lacks.
+    # The larger pool fills the share that the smaller pool cannot provide.
     pools.sort(key=_size)
     rng = np.random.default_rng(seed)
     taken: list[Floats] = []
@@ -222,7 +222,7 @@ def sample_concepts(
         )
     if not sum(map(len, taken)):
         raise FeatureFileError(
-            f"{files[0].path}: holds no concepts to choose from; extract more items",
+            f"{files[0].path}: no concepts to choose from; extract more items",
         )
     return np.concatenate(taken)
 
@@ -233,14 +233,14 @@ def vocabulary(
     *,
     tell: Callable[[str], None] = lambda stage: None,
 ) -> Codebook:
-    """Make a codebook of the ``words`` most frequent words in captions, without stop-words, with
-    their directions.
+    """Make a codebook of the ``words`` most frequent caption words, without stop-words, and their
+    directions.
 
-    Ridge regression predicts the vectors of captions, less their mean, from the words of the
-    captions: the direction of a word is its contribution to a caption. Its length is its frequency
-    to the power .3, with 1 for the most frequent word, so that a usual word is preferred to a rare
-    word equally near to a picture. Ties of frequency are broken alphabetically. The memory is 16
-    bytes per pair of words. FeatureFileError if the captions have no such words.
+    Ridge regression predicts centred caption vectors from the words of the captions; the direction
+    of a word is its contribution to a caption. Its length is its frequency to the power .3,
+    relative to the most frequent word, so that a common word is preferred to an equally near rare
+    word. Equal frequencies are ordered alphabetically. Memory use is 16 bytes per pair of words.
+    Raises FeatureFileError if the captions have no such words.
     """
     identity = check_files(files, concepts=False)
     tell("counting words")
@@ -280,8 +280,7 @@ def _directions(
     terms: dict[str, int],
     dim: int,
 ) -> tuple[Doubles, Doubles]:
-    """Return the mean of the captions (d,), and the contribution of each word (p, d), by ridge
-    regression."""
+    """Return the mean caption (d,) and the contribution of each word (p, d) by ridge regression."""
     p = len(terms)
     captions = 0
     pairs = np.zeros((p, p))
@@ -315,7 +314,7 @@ def _directions(
 
 
 def mean_concepts(files: Sequence[FeatureFile]) -> Floats:
-    """Return the mean concept of each modality, float32 (2, d); zeros for a modality without
+    """Return the mean concept of each modality, float32 (2, d), with zeros for a modality without
     concepts."""
     means = []
     for modality in MODALITIES:
@@ -348,8 +347,8 @@ def _draw(
     rng: np.random.Generator,
     means: Floats | None = None,
 ) -> Iterator[Floats]:
-    """Draw ``size`` vectors from all pools without repetition: yield one array per pool, less the
-    mean of its modality in ``means`` (2, d)."""
+    """Draw ``size`` different vectors from all pools. Yield one array per pool, minus the mean of
+    its modality in ``means`` (2, d)."""
     chosen = np.sort(rng.choice(_size(pools), size, replace=False))
     start = 0
     for data, modality in pools:

@@ -1,6 +1,6 @@
-"""Codecs: scikit-learn transformers that turn vectors into sparse integer term frequencies.
+"""Codecs, scikit-learn transformers that turn vectors into sparse integer term frequencies.
 
-The names below are imported on first use, so that codes are parsed and listed without numpy.
+The names below are imported on first use, so that parsing and listing codes does not load numpy.
 """
 
 from importlib import import_module

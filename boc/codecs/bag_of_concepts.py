@@ -1,5 +1,5 @@
-"""Bag of Concepts: sets of region or word vectors become histograms over a codebook (BoC, section
-III-B).
+"""Bag of Concepts: convert sets of region or word vectors to histograms over a codebook (BoC,
+section III-B).
 
 For item i with concepts v_1 ... v_m and centroids c_1 ... c_p::
 
@@ -7,7 +7,7 @@ For item i with concepts v_1 ... v_m and centroids c_1 ... c_p::
     soft   a_i[k] = aggr_l s(l, k),   s(l, k) = similarity(|v_l - c_k|),   aggr = sum or max
 
 If z is given, only the z highest similarities of each concept are kept before the aggregation.
-``UnitNorm`` and ``ScalarQuantizer`` follow, since the paper compares by cosine.
+``UnitNorm`` and ``ScalarQuantizer`` follow, since the paper compares histograms by cosine.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from boc.vectors import Floats, Ints, unit_rows
 if TYPE_CHECKING:
     from boc.clustering.codebook import Codebook
 
-# The power of summed deviations. On held-out training photographs .5 found as many pictures with
-# 256 terms, and fewer with 64.
+# Exponent of summed deviations. On held-out training photographs, .5 found as many pictures with
+# 256 terms but fewer with 64.
 POWER = 0.7
 
 
 class _Assignment(ConceptStep):
-    """The base of hard and soft assignment, which has the codebook."""
+    """Base of hard and soft assignment, with the codebook."""
 
     learned = ("centroids_", "term_labels_", "means_", "axes_")
     added: ClassVar[Mapping[str, NDArray[Any]]] = {
@@ -60,15 +60,15 @@ class _Assignment(ConceptStep):
         self.spherical = spherical
 
     def fit(self, X: Any, y: object = None) -> _Assignment:
-        """Raise ValueError: ``from_codebook`` makes a complete step."""
+        """Raise ValueError, because only ``from_codebook`` makes a complete step."""
         raise ValueError(f"{type(self).__name__} learns no centroids; make it by from_codebook")
 
     def encode_documents(self, X: Any, modality: Modality) -> sparse.csr_array:
         return self.transform(self._center(X, modality))
 
     def _center(self, X: Any, modality: Modality) -> Any:
-        """Return the concepts less the mean of their modality, multiplied by the axes; steps that
-        the codebook lacks are skipped."""
+        """Centre the concepts by the mean of their modality and multiply them by the axes; skip
+        steps that the codebook lacks."""
         if not self.means_.size:
             return X
         sets = self._sets(X)
@@ -84,8 +84,8 @@ class _Assignment(ConceptStep):
 
     @classmethod
     def from_codebook(cls, codebook: Codebook, **options: Any) -> Self:
-        """Make the fitted step with the centroids of ``codebook``. ``options`` are parameters
-        except ``clusters`` and ``spherical``; ValueError for a parameter out of its range."""
+        """Make a fitted step from the centroids of ``codebook``. ``options`` are parameters other
+        than ``clusters`` and ``spherical``. Raises ValueError for a parameter out of range."""
         step = cls(len(codebook), spherical=codebook.spherical, **options)
         step._check()
         take_codebook(
@@ -103,7 +103,7 @@ class _Assignment(ConceptStep):
         """Raise ValueError for a parameter out of its range."""
 
     def _blocks(self, sets: Ragged, compared: int) -> Iterator[Ragged]:
-        """Yield the sets in blocks; each row of a block is to be compared with ``compared``
+        """Yield the sets in blocks, sized for comparisons of each row with ``compared``
         centroids."""
         for block in sets.blocks(row_block(compared)):
             if self.spherical:
@@ -112,7 +112,7 @@ class _Assignment(ConceptStep):
 
 
 class HardAssignment(_Assignment):
-    """Histogram of nearest centroids: tf_k is the number of concepts of the item whose nearest
+    """Histogram of nearest centroids: tf_k is the number of the item's concepts whose nearest
     centroid is c_k.
 
     Parameters
@@ -145,7 +145,7 @@ class HardAssignment(_Assignment):
     """
 
     def transform(self, X: Any) -> sparse.csr_array:
-        """Count n sets -> int32 csr (n, p): one histogram per set; an empty set has an empty
+        """Return one histogram per set, n sets -> int32 csr (n, p); an empty set yields an empty
         row."""
         sets = self._sets(X)
         parts = []
@@ -159,7 +159,7 @@ class HardAssignment(_Assignment):
 
 
 class SoftAssignment(_Assignment):
-    """Similarities to all centroids, or to the nearest, aggregated over the item's concepts.
+    """Similarities to all centroids, or to the nearest ones, aggregated over the item's concepts.
 
     Parameters
     ----------
@@ -167,17 +167,17 @@ class SoftAssignment(_Assignment):
         As in ``HardAssignment``.
     similarity : {"inverse", "deviation"}, default="inverse"
         Function of the distance D: 1 / (1 + D), or its deviation from the mean over all centroids,
-        which is negative for centroids farther than usual. Deviations are summed with their signs;
-        a sum above 0, to the power .7, is the item's frequency, and the z largest are kept. The
-        power keeps a few large terms from deciding (Perronnin et al., ECCV 2010). The paper prints
-        1 / (1 - D), which has a pole at D = 1 and is negative beyond it, where TERN's concepts are
+        which is negative for distant centroids. Deviations are summed with their signs. A sum above
+        0, raised to the power .7, is the item's frequency; the z largest are kept. The power
+        prevents a few large terms from dominating (Perronnin et al., ECCV 2010). The paper prints 1
+        / (1 - D), which has a pole at D = 1 and is negative beyond it, where TERN's concepts lie
         (``bench/paper/variants.py``).
     aggregate : {"sum", "max"}, default="sum"
     z : int or None, default=None
-        Nearest centroids kept per concept of a document; None keeps all. With "deviation", terms
-        kept per document.
+        Number of nearest centroids kept per document concept; None keeps all. With "deviation",
+        number of terms kept per document.
     query_z : int or None, default=None
-        As ``z``, for a query; None means ``z``.
+        Like ``z``, for queries; None means ``z``.
 
     Attributes
     ----------
@@ -217,8 +217,8 @@ class SoftAssignment(_Assignment):
         self.query_z = query_z
 
     def transform(self, X: Any) -> sparse.csr_array:
-        """Aggregate the similarities of n sets -> float32 csr (n, p); an empty set has an empty
-        row."""
+        """Aggregate similarities per set, n sets -> float32 csr (n, p); an empty set yields an
+        empty row."""
         return self._assign(X, self.z)
 
     def encode_queries(self, X: Any, modality: Modality) -> sparse.csr_array:
@@ -262,8 +262,8 @@ class SoftAssignment(_Assignment):
         columns: Ints,
         similar: Floats,
     ) -> sparse.csr_array:
-        """Aggregate the similarities ``similar`` (rows, z) to the centroids ``columns`` (rows, z)
-        per set."""
+        """Aggregate, per set, the similarities ``similar`` (rows, z) to the centroids ``columns``
+        (rows, z)."""
         entries = (similar.ravel(), columns.ravel(), block.offsets * columns.shape[1])
         rows = sparse.csr_array(entries, shape=(len(block), len(self.centroids_)))
         rows.sort_indices()

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 class Sample(Protocol):
-    """A sample from which a code is learned: embeddings of one modality, in ``blocks`` that can be
-    read repeatedly."""
+    """Sample for learning a code: embeddings of one modality, in ``blocks`` that can be read
+    repeatedly."""
 
     def __len__(self) -> int: ...
 
@@ -33,8 +33,8 @@ class Sample(Protocol):
 
 @dataclass(frozen=True)
 class Blocks:
-    """The input from which a step learns: ``length`` rows or sets, in blocks with modalities. The
-    blocks can be read repeatedly."""
+    """Training input of a step: ``length`` rows or sets, in blocks with modalities. The blocks can
+    be read repeatedly."""
 
     length: int
     read: Callable[[], Iterator[tuple[Any, Modality]]]
@@ -47,15 +47,16 @@ class Blocks:
 
 
 class Step:
-    """A scikit-learn transformer that can be saved by name: parameters from ``get_params``, arrays
-    from ``learned``.
+    """Scikit-learn transformer that can be saved by name, with parameters from ``get_params`` and
+    arrays from ``learned``.
 
-    A step has the interface of scikit-learn transformers without deriving from their base class,
-    because importing scikit-learn takes longer than a search. The import happens when rows need
-    validation, which most queries do not need.
+    A step implements the interface of scikit-learn transformers but does not derive from their base
+    class, because importing scikit-learn takes longer than a search. The import happens only when
+    rows need validation, which most queries do not.
 
-    A step that encodes queries differently overrides ``encode_queries``; one that treats modalities
-    differently overrides ``encode_documents``. Any other step is an ordinary transformer.
+    A step that encodes queries differently overrides ``encode_queries``; a step that treats
+    modalities differently overrides ``encode_documents``. Any other step is an ordinary
+    transformer.
     """
 
     n_features_in_: int
@@ -84,12 +85,12 @@ class Step:
         return sorted(name for name in signature(cls).parameters)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters by name. ``deep`` has no effect, since no parameter is an
+        """Return the parameters by name. ``deep`` is ignored, since no parameter is an
         estimator."""
         return {name: getattr(self, name) for name in self._parameters()}
 
     def set_params(self, **params: Any) -> Step:
-        """Set parameters by name; ValueError for an unknown name."""
+        """Set parameters by name. Raises ValueError for an unknown name."""
         for name, value in params.items():
             if name not in self._parameters():
                 raise ValueError(
@@ -103,8 +104,8 @@ class Step:
         return f"{type(self).__name__}({parameters})"
 
     def read(self, embeddings: Embeddings) -> Floats | Ragged:
-        """Return the input of a chain that begins with this step: the global vectors (n, d), unless
-        overridden."""
+        """Return the input of a chain that begins with this step, by default the global vectors (n,
+        d)."""
         return embeddings.vectors
 
     def fit(self, X: Any, y: object = None) -> Step:
@@ -121,15 +122,14 @@ class Step:
         return self.fit(X, y).transform(X)
 
     def sample_rows(self, n_items: int) -> int:
-        """Return the least number of rows that ``fit`` should see for a collection of
-        ``n_items``."""
+        """Return the smallest number of rows that ``fit`` needs for a collection of ``n_items``."""
         return 0
 
     def fit_blocks(self, blocks: Blocks, n_items: int | None) -> Step:
-        """Fit to a sample of a collection of ``n_items``. This implementation joins the blocks of
-        the sample.
+        """Fit to a sample from a collection of ``n_items``. This implementation joins the sample's
+        blocks.
 
-        A step that learns block by block, or whose size depends on ``n_items``, overrides the
+        A step that learns block by block, or whose size depends on ``n_items``, overrides this
         method.
         """
         parts, labels = zip(*blocks, strict=True)
@@ -138,7 +138,7 @@ class Step:
 
     @property
     def _n_features_out(self) -> int:
-        """Number of output columns."""
+        """Return the number of output columns."""
         if self.outputs:
             return len(getattr(self, self.outputs))
         return int(self.n_features_in_)
@@ -186,12 +186,12 @@ class Step:
 
 
 class SparseStep(Step):
-    """A step that takes dense or sparse rows and returns sparse rows."""
+    """Step that takes dense or sparse rows and returns sparse rows."""
 
     sparse_form = "csr"
 
     def _validate(self, X: Any, *, reset: bool) -> Any:
-        # Counts become float32, as scikit-learn would make them, but importing it takes seconds.
+        # Counts become float32 as in scikit-learn, whose import takes seconds.
         if type(X) is sparse.csr_array and X.dtype == np.int32:
             X = X.astype(np.float32)
         return super()._validate(X, reset=reset)
@@ -208,23 +208,23 @@ class SparseStep(Step):
 
 
 class ConceptStep(Step):
-    """A step that reads the concept sets of items. An array (n, d) stands for n sets of one concept
+    """Step that reads the concept sets of items. An array (n, d) represents n sets of one concept
     each."""
 
     reads_concepts = True
 
     def read(self, embeddings: Embeddings) -> Ragged:
-        """Return the concept sets. BocError if there are no concept sets."""
+        """Return the concept sets. Raises BocError if the input has no concept sets."""
         if embeddings.concepts is None:
             raise BocError(
-                "no concept vectors here",
+                "the items have no concept vectors",
                 "encode the items by an encoder with concept sets, such as a model of "
                 "<boc train>: <boc extract --set concepts=true>",
             )
         return embeddings.concepts
 
     def _sets(self, X: Any, *, reset: bool = False) -> Ragged:
-        """Return ``X`` as validated sets. An array becomes sets of one row each."""
+        """Return ``X`` as validated sets. Each row of an array becomes a set."""
         fitted = not reset and self.__sklearn_is_fitted__()
         if fitted and isinstance(X, Ragged) and are_plain(X.values, self.n_features_in_):
             return X
@@ -246,8 +246,8 @@ class ConceptStep(Step):
 
 
 class BookTerms(Step):
-    """A step whose terms come from a codebook, of which it keeps ``z`` per document and
-    ``query_z`` per query."""
+    """Step whose terms come from a codebook. It keeps ``z`` terms per document and ``query_z`` per
+    query."""
 
     def __init__(
         self,
@@ -278,8 +278,8 @@ EMPTY: dict[str, Array] = {
 
 
 def take_codebook(step: Step, codebook: Codebook, **names: str) -> None:
-    """Complete a step with arrays of a codebook. ``names`` maps attributes of the step to arrays of
-    the codebook."""
+    """Complete a step with arrays from a codebook. ``names`` maps step attributes to codebook
+    arrays."""
     for attribute, name in names.items():
         array = getattr(codebook, name)
         if array is None:
@@ -289,7 +289,7 @@ def take_codebook(step: Step, codebook: Codebook, **names: str) -> None:
 
 
 def labels_of(y: Any, n: int) -> NDArray[np.str_]:
-    """Return the labels ``y`` of n rows as strings; without labels, empty strings."""
+    """Return the labels ``y`` of n rows as strings, or empty strings without labels."""
     if y is None:
         return np.zeros(n, "U1")
     return np.asarray(y).astype(str)
@@ -316,10 +316,9 @@ def one_row(
     columns: NDArray[np.int32],
     width: int,
 ) -> sparse.csr_array:
-    """Return a csr_array (1, width) of ``values`` other than 0, in ascending ``columns``.
+    """Return a csr_array (1, width) of the nonzero ``values``, in ascending ``columns``.
 
-    The constructor validates its arguments, which takes longer than a step; a shallow copy is not
-    validated.
+    The array is a shallow copy, because the constructor's validation takes longer than a step.
     """
     matrix = copy(_empty_row(width, values.dtype))
     matrix.data = values
@@ -334,8 +333,8 @@ def _empty_row(width: int, dtype: np.dtype[Any]) -> sparse.csr_array:
 
 
 def frequencies(values: Array, rows: sparse.csr_array) -> sparse.csr_array:
-    """Make a term matrix with the pattern of ``rows`` and ``values`` as int32 frequencies; entries
-    below 1 are dropped.
+    """Make a term matrix with the sparsity pattern of ``rows`` and ``values`` as int32 frequencies.
+    Entries below 1 are dropped.
 
     Raises ValueError for a frequency beyond int32.
     """
@@ -365,7 +364,7 @@ def as_rows(X: Any) -> sparse.csr_array:
 
 
 def concatenate(parts: Sequence[Any]) -> Any:
-    """Stack blocks of dense or sparse rows, or of sets."""
+    """Stack blocks of dense rows, sparse rows or sets."""
     if len(parts) == 1:
         return parts[0]
     if isinstance(parts[0], Ragged):
@@ -378,7 +377,7 @@ def stack_rows(
     width: int = 0,
     dtype: Any = np.float32,
 ) -> sparse.csr_array:
-    """Stack blocks of rows; without blocks, return a matrix (0, width)."""
+    """Stack blocks of rows, or return a matrix (0, width) if there are no blocks."""
     if not parts:
         return sparse.csr_array((0, width), dtype=dtype)
     return parts[0] if len(parts) == 1 else sparse.vstack(parts, format="csr")
@@ -390,8 +389,8 @@ def reduce_sets(
     sets: Ragged,
     empty: float = 0,
 ) -> Floats:
-    """Reduce the ``rows`` (N, p) of each of n sets to one row: float32 (n, p), with ``empty`` for a
-    set without rows."""
+    """Reduce the ``rows`` (N, p) of each of n sets to one row, float32 (n, p). A set without rows
+    becomes ``empty``."""
     reduced = np.full((len(sets), rows.shape[1]), empty, np.float32)
     filled = np.diff(sets.offsets) > 0
     if filled.any():  # reduceat cannot handle empty sets

@@ -1,4 +1,4 @@
-"""A code: a chain of steps that encode items and queries as term frequencies."""
+"""Codec, a chain of steps that encodes items and queries as term frequencies."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ STEPS: dict[str, type[Step]] = {
 
 
 class SurrogateCodec:
-    """A code that turns embeddings into term matrices: ``encode_documents`` for items,
-    ``encode_queries`` for queries.
+    """Convert embeddings to term matrices, by ``encode_documents`` for items and ``encode_queries``
+    for queries.
 
     Parameters
     ----------
     steps : sequence of Step
         Steps in the order of application. The first step reads global vectors or sets; the last
-        step gives term frequencies (int32 csr).
+        step returns term frequencies (int32 csr).
 
     Examples
     --------
@@ -69,38 +69,36 @@ class SurrogateCodec:
 
     @property
     def reads_concepts(self) -> bool:
-        """True if the first step reads concept sets."""
+        """Return whether the first step reads concept sets."""
         return self.steps[0].reads_concepts
 
     @property
     def words(self) -> dict[int, str]:
-        """The words that terms stand for, by term; empty if terms do not stand for words of a
-        vocabulary."""
+        """Return the word of each term; empty if terms do not represent words of a vocabulary."""
         first = self.steps[0]
         return dict(enumerate(first.words)) if isinstance(first, WordTerms) else {}
 
     def sample_rows(self, n_items: int) -> int:
-        """Return the number of rows that ``fit`` should see at least, of a collection of
-        ``n_items``."""
+        """Return the smallest number of rows that ``fit`` needs for a collection of ``n_items``."""
         return max((step.sample_rows(n_items) for step in self.steps if not step.frozen), default=0)
 
     def fit(self, *samples: Sample, n_items: int | None = None) -> SurrogateCodec:
-        """Learn all steps from samples: embeddings of one or both modalities of a collection of
-        ``n_items``.
+        """Learn all steps from samples, which are embeddings of one or both modalities from a
+        collection of ``n_items``.
 
-        Without ``n_items`` the samples are the collection. ValueError for a parameter out of its
-        range.
+        Without ``n_items`` the samples are the whole collection. Raises ValueError for a parameter
+        out of range.
         """
         filled = [sample for sample in samples if len(sample)]
         if not filled:
-            raise BocError("no vectors to fit a code on; index at least one item")
+            raise BocError("no vectors to learn a code from; index at least one item")
         learning = [i for i, step in enumerate(self.steps) if step.learned and not step.frozen]
         for number, step in enumerate(self.steps):
             if step.frozen:
                 continue
             blocks = Blocks(sum(map(len, filled)), partial(self._transformed, number, filled))
             if number > max(learning, default=-1):
-                # A step learns only its width, so one row is enough.
+                # One row is enough, because a step learns only its width from it.
                 X, modality = next(iter(blocks))
                 first = X.take([0]) if isinstance(X, Ragged) else X[:1]
                 blocks = Blocks(1, partial(iter, [(first, modality)]))
@@ -113,7 +111,7 @@ class SurrogateCodec:
         number: int,
         samples: Sequence[Sample],
     ) -> Iterator[tuple[Any, Modality]]:
-        """Yield the samples in blocks, transformed by the first ``number`` steps."""
+        """Yield the samples in blocks, after the first ``number`` steps."""
         for sample in samples:
             for block in sample.blocks():
                 X = self.steps[0].read(block)
@@ -129,7 +127,7 @@ class SurrogateCodec:
                 )
 
     def set_budgets(self, z: int, query_z: int) -> SurrogateCodec:
-        """Set the budgets of documents and queries, and return this codec; nothing is learned
+        """Set the budgets of documents and queries, and return this codec. No step is learned
         again."""
         for step in self.steps:
             if "query_z" in step.get_params(deep=False):
@@ -144,20 +142,21 @@ class SurrogateCodec:
         """Encode queries as a term matrix (n, n_terms)."""
         if self.n_terms and len(embeddings) == 1:
             code = self.query_code(embeddings.modality)
-            # This path checks the vector once; each step would check it again.
+            # This path checks the vector once instead of once per step.
             if code is not None and are_plain(embeddings.vectors, len(code.mean)):
                 return query_terms(code, embeddings.vectors)
         return self._encode(embeddings, "encode_queries")
 
     @property
     def query_budget(self) -> int | None:
-        """Terms kept per query by a dictionary, for ``query_code``; None for other codes."""
+        """Return the number of terms that a dictionary keeps per query, for ``query_code``; None
+        for other codes."""
         last = self.steps[-1]
         return last.query_z if isinstance(last, Dictionary) else None
 
     def query_code(self, modality: Modality, growth: float = 1) -> QueryCode | None:
-        """Return how a dictionary encodes float32 queries, with ``growth`` times as many terms;
-        None for other codes."""
+        """Return the parameters by which a dictionary encodes float32 queries, with ``growth``
+        times as many terms; None for other codes."""
         match self.steps:
             case [Dictionary() as last]:
                 mean = np.zeros(last.n_features_in_, np.float32)
@@ -168,7 +167,7 @@ class SurrogateCodec:
         return last.query_code(mean, growth)
 
     def config(self) -> dict[str, Any]:
-        """Return the names and parameters of the steps, and the number of terms, for JSON."""
+        """Return the step names, the step parameters and the number of terms, for JSON."""
         steps = [
             {"name": type(step).__name__, "params": step.get_params(deep=False)}
             for step in self.steps
@@ -176,7 +175,7 @@ class SurrogateCodec:
         return {"steps": steps, "n_terms": self.n_terms}
 
     def arrays(self) -> dict[str, Array]:
-        """Return the learned arrays of the steps by the name ``number.name``."""
+        """Return the learned arrays of the steps, named ``number.name``."""
         learned = {}
         for i, step in enumerate(self.steps):
             for name in step.learned:
@@ -190,8 +189,8 @@ class SurrogateCodec:
         config: Mapping[str, Any],
         arrays: Mapping[str, Array],
     ) -> SurrogateCodec:
-        """Restore a codec from its ``config()`` and ``arrays()``. BocError for an unknown step, a
-        code that this version does not have, a missing array, or a damaged config."""
+        """Restore a codec from its ``config()`` and ``arrays()``. Raises BocError for an unknown
+        step, an unsupported code, a missing array, or a damaged config."""
         try:
             codec = cls([_restore_step(**entry) for entry in config["steps"]])
             for i, (step, width) in enumerate(zip(codec.steps, arrays["widths"], strict=True)):
@@ -203,7 +202,7 @@ class SurrogateCodec:
                             f"codec array {i}.{name} of {type(step).__name__} is missing; make the "
                             "index again",
                         )
-                    # Slicing a memory map is slower.
+                    # Slicing a plain array is faster than slicing a memory map.
                     setattr(step, name, np.asarray(array))
             for name, array in arrays.items():
                 if not are_moderate(array):
@@ -219,8 +218,8 @@ class SurrogateCodec:
         return codec
 
     def _try(self) -> None:
-        """Encode one vector as a trial. ValueError or another error for steps and arrays that do
-        not fit together."""
+        """Encode one vector as a trial. Raises ValueError or another error if steps and arrays do
+        not match."""
         row = np.ones((1, self.steps[0].n_features_in_), np.float32)
         concepts = Ragged(row, np.array([0, 1]))
         for modality in MODALITIES:
@@ -232,7 +231,7 @@ class SurrogateCodec:
             )
             terms = self._encode(sample, "encode_queries")
             if terms.shape != (1, self.n_terms):
-                raise ValueError(f"it makes {terms.shape[1]} terms of {self.n_terms}")
+                raise ValueError(f"it makes {terms.shape[1]} terms instead of {self.n_terms}")
 
     def _encode(self, embeddings: Embeddings, side: str) -> TermMatrix:
         if not self.n_terms:
@@ -270,8 +269,8 @@ class SurrogateCodec:
 
 
 def _restore_step(name: str, params: Mapping[str, Any]) -> Step:
-    """Make a step from its stored parameters. BocError for a step, parameter or value that this
-    version lacks."""
+    """Make a step from its stored parameters. Raises BocError for a step, parameter or value that
+    this version does not support."""
     if name not in STEPS:
         raise BocError(f"unknown codec step {name!r} (known: {', '.join(STEPS)}); upgrade boc")
     step = STEPS[name](**current(name, params))
@@ -285,8 +284,8 @@ def _restore_step(name: str, params: Mapping[str, Any]) -> Step:
 
 
 def current(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a step's parameters without retired parameters. BocError for a retired parameter that
-    has another value than the accepted one."""
+    """Return a step's parameters without retired ones. Raises BocError if a retired parameter has
+    an unsupported value."""
     retired = STEPS[name].retired
     for parameter, value in retired.items():
         if params.get(parameter, value) != value:

@@ -1,4 +1,4 @@
-"""The dictionary code: the terms of a global vector are its nearest centroids."""
+"""Dictionary code, in which the terms of a global vector are its nearest centroids."""
 
 from __future__ import annotations
 
@@ -24,47 +24,46 @@ from boc.vectors import FLOAT32, Array, Floats, Ints, unit_rows
 
 MOST_TERMS = 1 << 18
 MOST_PER_DOCUMENT = 16
-MOST = 2**31  # terms of a query
-FEWEST_CELLS = 16  # fewest cells searched for a query; fewer miss nearest centroids
-# Cells searched per term of a query. More terms with fewer cells find as many items, and read less
-# memory.
+MOST = 2**31  # largest number of terms per query
+FEWEST_CELLS = 16  # smallest number of cells searched per query; fewer miss nearest centroids
+# cells searched per query term; more terms with fewer cells read less memory
 CELLS = 0.5
-DOCUMENT_CELLS = 12  # cells searched for a document; more do not improve its terms
-CHOICE = 4  # candidate centroids per term of a document
+DOCUMENT_CELLS = 12  # cells searched per document; more do not improve its terms
+CHOICE = 4  # candidate centroids per document term
 ROWS = 2048  # documents encoded at a time; each needs (CHOICE * z) ** 2 products of candidates
 ROWS_PER_TERM = 12
 RIDGE = 1e-4  # keeps the weights of nearly equal centroids finite
 
 
 class Dictionary(Step):
-    """A Bag of Concepts over global vectors of unit length: V centroids are the vocabulary.
+    """Bag of Concepts over global vectors of unit length, with V centroids as the vocabulary.
 
-    A document is approximated by a weighted sum of ``z`` of its ``4 z`` nearest centroids, by
-    orthogonal matching pursuit (Pati et al., Asilomar 1993): first the nearest centroid, then the
-    centroid most similar to the residual, with least-squares weights. The second centroid covers
-    the part that the first misses, as in SOAR (Sun et al., NeurIPS 2023), and the score sum_c w_c
-    (q.c) estimates q.d. The terms of a query are its ``query_z`` nearest centroids with the weights
-    exp((s - s_max) / temperature), where s are the cosines.
+    Orthogonal matching pursuit (Pati et al., Asilomar 1993) approximates a document by a weighted
+    sum of ``z`` of its ``4 z`` nearest centroids: first the nearest centroid, then the centroid
+    most similar to the residual, with least-squares weights. The second centroid covers the part
+    that the first misses, as in SOAR (Sun et al., NeurIPS 2023), and the score sum_c w_c (q.c)
+    estimates q.d. The terms of a query are its ``query_z`` nearest centroids, weighted by exp((s -
+    s_max) / temperature), where s is the cosine.
 
-    The vocabulary must be learned from vectors like the indexed and searched vectors, of both
-    modalities if both are used. Then a query reads about a hundredth of the postings that signed
+    Learn the vocabulary from vectors similar to the indexed vectors and the queries, from both
+    modalities if both are used. A query then reads about a hundredth of the postings that signed
     components (``CReLU``) need for the same recall.
 
     Parameters
     ----------
     terms : int or None, default=None
-        Size V of the vocabulary, 1 to 262,144; None means ``vocabulary_size`` for n items
-        (see ``fit``). Fewer are learned if the rows have fewer distinct directions.
+        Vocabulary size V, 1 to 262,144; None means ``vocabulary_size`` for n items (see ``fit``).
+        Fewer terms are learned if the rows have fewer distinct directions.
     z : int, default=2
-        Terms kept per document, 1 to 16; at most V are kept.
+        Number of terms kept per document, 1 to 16 and at most V.
     query_z : int, default=64
-        Terms kept per query, at least 1; at most V are kept.
+        Number of terms kept per query, at least 1 and at most V.
     temperature : float, default=0.1
-        Greater than 0; a lower value gives the nearest centroids more weight.
+        Positive number; a lower value gives the nearest centroids more weight.
     bits : int, default=6
-        Frequencies go from 1 to 2**bits - 1; 1 to 15.
+        Number of bits, 1 to 15; frequencies range from 1 to 2**bits - 1.
     seed : int, default=0
-        The same seed and rows give the same vocabulary.
+        Random seed; the same seed and rows give the same vocabulary.
 
     Attributes
     ----------
@@ -110,21 +109,23 @@ class Dictionary(Step):
 
     def sample_rows(self, n_items: int) -> int:
         """Return 12 rows per centroid. With a million items, 8 rows lose half a percent of recall,
-        and 16 gain a fraction of it."""
+        and 16 gain only a fraction of half a percent."""
         return ROWS_PER_TERM * self.terms_at(n_items)
 
     def terms_at(self, n_items: int) -> int:
         return self.terms or vocabulary_size(n_items)
 
     def fit(self, X: Array, y: object = None) -> Dictionary:
-        """Learn the vocabulary from ``X`` (n, d). ValueError for a parameter out of its range."""
+        """Learn the vocabulary from ``X`` (n, d). Raises ValueError for a parameter out of
+        range."""
         X = self._validate(X, reset=True)
         return self._learn(Directions(*rounded(X)), len(X))
 
     def fit_blocks(self, blocks: Blocks, n_items: int | None) -> Dictionary:
-        """Learn the vocabulary from a sample of ``n_items`` rows (default: all of them).
+        """Learn the vocabulary from a sample of a collection of ``n_items`` (default: the sample
+        itself).
 
-        The memory contains the sample once, in 8 bits.
+        Memory contains the sample once, in 8 bits.
         """
         sample = None
         done = 0
@@ -138,7 +139,7 @@ class Dictionary(Step):
             sample.rows[done : done + len(X)] = rows
             sample.scales[done : done + len(X)] = scales
             done += len(X)
-        assert sample is not None  # a code is learned from at least one row
+        assert sample is not None  # learning a code needs at least one row
         return self._learn(sample, n_items or len(sample))
 
     def _check(self) -> None:
@@ -159,21 +160,21 @@ class Dictionary(Step):
         return self
 
     def transform(self, X: Array) -> sparse.csr_array:
-        """Encode documents: X (n, d) -> int32 csr (n, V) with ``z`` terms per row, no terms for a
-        zero row."""
+        """Encode documents, X (n, d) -> int32 csr (n, V), with ``z`` terms per row; a zero row has
+        no terms."""
         rows = self._directions(X)
         blocks = (rows[i : i + ROWS] for i in range(0, len(rows), ROWS))
         return stack_rows([self._document_terms(block) for block in blocks])
 
     def encode_queries(self, X: Array, modality: Modality) -> sparse.csr_array:
-        """Encode queries: X (n, d) -> int32 csr (n, V) with ``query_z`` terms per row, no terms for
-        a zero row."""
+        """Encode queries, X (n, d) -> int32 csr (n, V), with ``query_z`` terms per row; a zero row
+        has no terms."""
         code = self.query_code(np.zeros(self.n_features_in_, np.float32))
         return query_terms(code, self._directions(X))
 
     def query_code(self, mean: Floats, growth: float = 1) -> QueryCode:
-        """Return how ``encode_queries`` encodes float32 rows less ``mean``, with ``growth`` times
-        as many terms."""
+        """Return the parameters by which ``encode_queries`` encodes float32 rows minus ``mean``,
+        with ``growth`` times as many terms."""
         self._check()
         query_z = round(growth * self.query_z)
         z, cells = self._centroids.within(query_z, max(FEWEST_CELLS, round(CELLS * query_z)))
@@ -190,7 +191,7 @@ class Dictionary(Step):
     def _directions(self, X: Array) -> Floats:
         X = self._validate(X, reset=False)
         if X.dtype != FLOAT32:
-            # Rows are scaled before the conversion to float32, which could overflow.
+            # Rows are scaled before the conversion to float32, which could otherwise overflow.
             X = unit_rows(X)
         return X
 
@@ -235,7 +236,7 @@ def dictionary_steps(
     bits: int = 6,
     seed: int = 0,
 ) -> list[Step]:
-    """Return the chain of the code: centring, dictionary."""
+    """Return the steps of the code, centring and dictionary."""
     dictionary = Dictionary(
         terms,
         z,
@@ -247,15 +248,15 @@ def dictionary_steps(
 
 
 def vocabulary_size(n: int) -> int:
-    """Return the number of terms for n items: the power of two near n / 12, at most 50 sqrt(n); up
-    to 2,048 the power near n / 4; between 1 and 262,144."""
+    """Return the number of terms for n items, between 1 and 262,144. It is the power of two near n
+    / 12, at most 50 sqrt(n); up to 2,048 terms, it is the power of two near n / 4."""
     near = max(min(n / 4, ONE_CELL_CENTROIDS), min(n / 12, 50 * n**0.5))
     return int(min(MOST_TERMS, 2 ** round(np.log2(max(1, near)))))
 
 
 def query_terms(code: QueryCode, X: Floats) -> sparse.csr_array:
-    """Return the terms of queries ``X`` float32 (n, d): int32 csr (n, V), empty for a row equal to
-    ``mean``."""
+    """Return the terms of queries ``X`` float32 (n, d) as int32 csr (n, V). A row equal to ``mean``
+    has no terms."""
     rows = X - code.mean
     centroids = Centroids.of_arrays(*code.centroids)
     numbers, cosines = centroids.nearest(rows, code.z, code.cells)
@@ -276,8 +277,8 @@ def _term_rows(
     numbers: Ints,
     n_terms: int,
 ) -> sparse.csr_array:
-    """Return a term matrix with the ``frequencies`` of the terms ``numbers``, both (n, z), without
-    terms for zero rows of ``rows`` (n, d)."""
+    """Return a term matrix with the ``frequencies`` of the terms ``numbers``, both (n, z). Zero
+    rows of ``rows`` (n, d) have no terms."""
     terms = terms_of(frequencies, numbers.astype(np.int32), n_terms)
     terms.data *= np.repeat(rows.any(axis=1), numbers.shape[1])
     terms.eliminate_zeros()
@@ -289,10 +290,10 @@ def quantized(
     top: int,
     temperature: float = 0,
 ) -> NDArray[np.int32]:
-    """Return ``weights`` (n, z) times ``top``, rounded to integers from 1 to ``top``, halves to
-    even.
+    """Return ``weights`` (n, z) times ``top``, rounded to integers from 1 to ``top``, with halves
+    rounded to even.
 
-    With a ``temperature``, exp((w - the largest of the row) / temperature) replaces each weight w.
+    With a ``temperature``, exp((w - row maximum) / temperature) replaces each weight w.
     """
     exact = weights.astype(np.float64)
     if temperature:
@@ -305,12 +306,12 @@ def pursuit(
     products: Callable[[Ints], Floats],
     z: int,
 ) -> tuple[Ints, Floats]:
-    """Approximate each row by a sum of ``z`` of its ``m`` candidates, unit vectors, by orthogonal
-    matching pursuit.
+    """Approximate each row by a weighted sum of ``z`` of its ``m`` candidate unit vectors, using
+    orthogonal matching pursuit.
 
-    ``dots`` (n, m) are the dot products of rows and candidates. ``products`` takes the number of
-    one candidate per row (n,) and returns its dot products (n, m) with all candidates of the row;
-    the vectors themselves are not needed (Rubinstein et al., Technion CS-2008-08). Returns the
+    ``dots`` (n, m) are the dot products of rows and candidates. ``products`` takes one candidate
+    number per row (n,) and returns the candidate's dot products (n, m) with all candidates of the
+    row. The vectors themselves are not needed (Rubinstein et al., Technion CS-2008-08). Returns the
     chosen candidates (n, z), in order, and their weights.
     """
     chosen = dots.argmax(axis=1)[:, None]

@@ -1,4 +1,4 @@
-"""Steps that make term frequencies of non-negative components."""
+"""Steps that convert non-negative components to term frequencies."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from scipy import sparse
 from boc.codecs.base import SparseStep, as_rows, frequencies, one_row, stack_rows
 from boc.types import Modality, TermMatrix
 
-BLOCK = 4096  # rows at a time, so that temporary arrays are small
+BLOCK = 4096  # rows processed at a time, to keep temporary arrays small
 
 
 def largest(X: NDArray[Any], z: int) -> NDArray[np.int32]:
-    """Return the columns (n, z), ascending, of the largest entries of each row of ``X`` (n, d);
-    ties go to the lower column."""
+    """Return the columns (n, z), ascending, of the largest entries in each row of ``X`` (n, d).
+    Ties go to the lower column."""
     n, width = X.shape
     if z == width:
         columns = np.arange(width, dtype=np.int32)
@@ -25,7 +25,7 @@ def largest(X: NDArray[Any], z: int) -> NDArray[np.int32]:
     least = width - z
     kth = np.partition(X, least, axis=1)[:, least, None]
     mask = kth <= X
-    # Among entries tied with the k-th best, the last are dropped.
+    # If entries tie with the k-th best, the last ones are dropped.
     for row in np.flatnonzero(mask.sum(axis=1) > z):
         equal = np.flatnonzero(X[row] == kth[row])
         mask[row, equal[z - np.count_nonzero(mask[row]) :]] = False
@@ -36,16 +36,16 @@ class TopZ(SparseStep):
     """Keep the ``z`` largest positive components of each row; the others become zero (BoC, section
     III-A).
 
-    The two budgets differ because a term of a document costs bytes, and a term of a query costs
-    time. Recall depends roughly on the product of the budgets, so few terms per document and many
-    per query reach a recall at lower cost.
+    The two budgets differ because a document term costs bytes, whereas a query term costs time.
+    Recall depends roughly on the product of the budgets, so few terms per document and many per
+    query reach the same recall at lower cost.
 
     Parameters
     ----------
     z : int or None, default=None
-        Terms kept per document, 1 <= z <= n_features; None keeps all positive components.
+        Number of terms kept per document, 1 <= z <= n_features; None keeps all positive components.
     query_z : int or None, default=None
-        Terms kept per query; None means ``z``.
+        Number of terms kept per query; None means ``z``.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class TopZ(SparseStep):
         self.query_z = query_z
 
     def fit(self, X: Any, y: object = None) -> TopZ:
-        """Check the budgets against the width of ``X``; ValueError names both."""
+        """Check the budgets against the width of ``X``. The ValueError names both."""
         width = self._validate(X, reset=True).shape[1]
         for name, z in (("z", self.z), ("query_z", self.query_z)):
             if z is not None and not 1 <= z <= width:
@@ -67,8 +67,8 @@ class TopZ(SparseStep):
         return self
 
     def transform(self, X: Any) -> sparse.csr_array:
-        """Keep the largest of X (n, d) -> float32 csr (n, d), at most ``z`` positive entries per
-        row."""
+        """Keep the largest entries, X (n, d) -> float32 csr (n, d), at most ``z`` positive entries
+        per row."""
         return self._keep(X, self.z)
 
     def encode_queries(self, X: Any, modality: Modality) -> sparse.csr_array:
@@ -82,7 +82,7 @@ class TopZ(SparseStep):
 
 
 def keep_block(X: Any, z: int) -> sparse.csr_array:
-    """Return the ``z`` largest positive components of each row of ``X`` (n, d) as float32 csr (n,
+    """Return the ``z`` largest positive components in each row of ``X`` (n, d) as float32 csr (n,
     d)."""
     block = X
     if sparse.issparse(X):
@@ -98,7 +98,7 @@ def keep_block(X: Any, z: int) -> sparse.csr_array:
 
 
 def heaviest(terms: TermMatrix, z: int) -> TermMatrix:
-    """Return the z largest frequencies of each row of ``terms`` (n, V); ties go to the lower
+    """Return the z largest frequencies in each row of ``terms`` (n, V). Ties go to the lower
     term."""
     row = np.repeat(np.arange(terms.shape[0]), np.diff(terms.indptr))
     # Entries are sorted within each row.
@@ -113,9 +113,9 @@ class UnitNorm(SparseStep):
     """Scale each row to unit Euclidean length, so that the dot product of two codes is their
     cosine.
 
-    The papers compare codes by cosine, an inverted index compares by dot product; this step makes
-    both equal. After ``TopZ`` it compensates for the share of a vector that the dropped terms held.
-    Zero rows stay zero.
+    The papers compare codes by cosine, whereas an inverted index compares by dot product; this step
+    makes both equal. After ``TopZ`` it compensates for the dropped terms' share of a vector. Zero
+    rows stay zero.
     """
 
     def transform(self, X: Any) -> sparse.csr_array:
@@ -131,7 +131,7 @@ class UnitNorm(SparseStep):
 
 
 class ScalarQuantizer(SparseStep):
-    """Scalar quantisation, tf = floor(scale * v), without negative components (BoC, section III-A;
+    """Scalar quantisation, tf = floor(scale * v), of non-negative components (BoC, section III-A;
     Amato et al., Large-scale Instance-level Image Retrieval, IP&M 2019).
 
     A frequency cannot be negative. A c-ReLU before this step turns a component into two terms, one
@@ -140,7 +140,7 @@ class ScalarQuantizer(SparseStep):
     Parameters
     ----------
     scale : float, default=1000
-        Greater than 0. Components below 1 / scale become 0.
+        Positive number. Components below 1 / scale become 0.
 
     Examples
     --------
@@ -169,8 +169,8 @@ class BitQuantizer(SparseStep):
     """Quantisation to frequencies of a few bits, for a small index: tf = ceil((2**bits - 1) * v /
     peak), at most 2**bits - 1.
 
-    A positive component keeps its term (frequency at least 1), so ``TopZ`` is fully used;
-    ``bits=1`` is binary.
+    A positive component always keeps its term (frequency at least 1), so every term selected by
+    ``TopZ`` is used; ``bits=1`` is binary.
 
     Parameters
     ----------
@@ -180,7 +180,7 @@ class BitQuantizer(SparseStep):
     Attributes
     ----------
     peak_ : ndarray of float32 (1,)
-        The largest component that ``fit`` saw; larger components are clipped to it.
+        Largest component seen by ``fit``; larger components are clipped to it.
     """
 
     learned = ("peak_",)
@@ -204,24 +204,24 @@ class BitQuantizer(SparseStep):
         return frequencies(np.minimum(whole, top), rows)
 
     def _top(self) -> int:
-        """Return the largest frequency. ValueError if ``bits`` is out of its range."""
+        """Return the largest frequency. Raises ValueError if ``bits`` is out of range."""
         if not 1 <= self.bits <= 15:
             raise ValueError(f"bits must be between 1 and 15, got {self.bits}")
         return int(2**self.bits - 1)
 
 
 class DeepPermutation(SparseStep):
-    """Frequencies by rank: tf_j = m - rank_j, where rank 0 is the largest of the m components of
-    the row. Ties go to the lower index.
+    """Frequencies by rank, tf_j = m - rank_j, where rank 0 is the largest of the row's m
+    components. Ties go to the lower index.
 
-    In a dense row all components are ranked, in a sparse row the stored components. Rows with the
-    same m have the same length, so the dot product orders as the cosine and Spearman's rho (BoC,
-    eq. 1; Amato et al., Deep Permutations, SISAP 2016).
+    A dense row ranks all components, a sparse row ranks its stored components. Rows with the same m
+    have the same length, so the dot product gives the same order as the cosine and Spearman's rho
+    (BoC, eq. 1; Amato et al., Deep Permutations, SISAP 2016).
 
-    The order of the steps decides how a sparse permutation is read. After ``TopZ(z)`` the kept
-    components are ranked among themselves: z ... 1, the truncated permutation. The paper prints the
-    other order (section III-A): all 2d components after c-ReLU are ranked, and ``TopZ(z)`` keeps
-    the highest: 2d ... 2d - z + 1, nearly equal for small z.
+    The order of the steps defines a sparse permutation. After ``TopZ(z)`` the kept components are
+    ranked among themselves, z ... 1, which is the truncated permutation. The paper prints the other
+    order (section III-A): it ranks all 2d components after c-ReLU, and ``TopZ(z)`` keeps the
+    highest, 2d ... 2d - z + 1, which are nearly equal for small z.
 
     Examples
     --------
@@ -237,7 +237,7 @@ class DeepPermutation(SparseStep):
         X = self._validate(X, reset=False)
         n, d = X.shape
         if not sparse.issparse(X):
-            # Every component is stored, also zeros.
+            # Every component is stored, including zeros.
             columns = np.tile(np.arange(d), n)
             X = X.ravel(), columns, np.arange(n + 1) * d
         rows = sparse.csr_array(X, shape=(n, d))

@@ -1,19 +1,19 @@
-"""Late interaction on posting lists: the dot product of two codes is TERAN's MrSw, with each word
+"""Late interaction on posting lists. The dot product of two codes is TERAN's MrSw with each word
 replaced by its nearest centroid.
 
-MrSw (Messina et al., Fine-grained Visual Textual Alignment, ACM TOMM 2021, eq. 3) sums over the
-words of a sentence the cosine of the region that is nearest to the word. If c_k are centroids of
-words, and the nearest centroid c_k(w) replaces every word w, MrSw is a dot product of two vectors
-over the centroids::
+MrSw (Messina et al., Fine-grained Visual Textual Alignment, ACM TOMM 2021, eq. 3) sums, over the
+words of a sentence, the cosine between a word and its nearest region. If c_k are word centroids,
+and the nearest centroid c_k(w) replaces every word w, MrSw is the dot product of two vectors over
+the centroids::
 
     picture    s[k] = max over its regions v of cos(v, c_k)
     sentence   h[k] = number of its words whose nearest centroid is c_k
     h . s      = sum over the words w of max over the regions v of cos(v, c_k(w))
 
-The posting list of a term would contain all pictures. So s[k] is counted from a threshold t_k,
-which ``density`` percent of the pictures exceed; a smaller s[k] counts as t_k, and is not stored.
-For a sentence, the thresholds add the same to the scores of all pictures. So pictures are ordered
-by max(s[k], t_k) in place of s[k].
+Every posting list would contain all pictures. Therefore s[k] is measured from a threshold t_k,
+which ``density`` percent of the pictures exceed; a smaller s[k] counts as t_k and is not stored.
+For a given sentence, the thresholds add a constant to the scores of all pictures, so the order of
+the pictures is by max(s[k], t_k) instead of s[k].
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from boc.codecs.base import ConceptStep, labels_of, reduce_sets, stack_rows
 from boc.types import Modality, Ragged
 from boc.vectors import Floats, unit_rows
 
-TOP = 127  # frequency per unit of cosine; two units, the widest range, fit into 8 bits
-ROUNDS = 12  # of the clustering
+TOP = 127  # frequency per unit of cosine; the widest range, two units, fits into 8 bits
+ROUNDS = 12  # rounds of k-means
 CROWD = 64  # largest number of words per centroid in training
 CELLS = 1 << 22  # cosines computed at a time
 
 
 class LateInteraction(ConceptStep):
-    """Pictures as thresholded similarities to centroids of words, sentences as histograms of the
-    centroids.
+    """Encode pictures as thresholded similarities to word centroids, and sentences as histograms
+    over the centroids.
 
     Parameters
     ----------
     terms : int, default=1024
         Number of centroids; fewer if there are fewer words.
     density : int, default=20
-        Percent of the pictures that have a term, 1 to 100.
+        Percentage of pictures that have a term, 1 to 100.
     seed : int, default=0
         Seed of the clustering.
 
@@ -53,7 +53,7 @@ class LateInteraction(ConceptStep):
     centroids_ : ndarray of float32 (p, d)
         Unit vectors.
     labels_ : ndarray of str (m,)
-        The labels that ``fit`` saw. Without labels sentences are encoded like pictures.
+        Labels seen by ``fit``. Without labels, sentences are encoded like pictures.
     thresholds_ : ndarray of float32 (p,)
 
     Examples
@@ -83,7 +83,7 @@ class LateInteraction(ConceptStep):
 
     def fit(self, X: Any, y: Any = None) -> LateInteraction:
         """Learn centroids from the sets labelled "text" in ``y``, and thresholds from the sets
-        labelled "image". If no set has a label, all sets stand in for it."""
+        labelled "image". All sets are used in place of a label that is missing."""
         if self.terms < 1:
             raise ValueError(f"terms must be at least 1, got {self.terms}")
         if not 1 <= self.density <= 100:
@@ -127,7 +127,8 @@ class LateInteraction(ConceptStep):
         return self.encode_documents(X, "image")
 
     def encode_documents(self, X: Any, modality: Modality) -> sparse.csr_array:
-        """Encode n sets -> int32 csr (n, p): similarities of pictures, histograms of sentences."""
+        """Encode n sets -> int32 csr (n, p), as similarities for pictures and histograms for
+        sentences."""
         X = self._sets(X)
         if modality == "text" and self.labels_.any():
             return self._histograms(X)
@@ -148,8 +149,8 @@ class LateInteraction(ConceptStep):
         return terms
 
     def _largest(self, X: Ragged) -> Iterator[Floats]:
-        """Yield the largest cosine of each set with each centroid, -1 for an empty set: blocks of
-        float32 (n, p)."""
+        """Yield the largest cosine between each set and each centroid, in blocks of float32 (n, p);
+        -1 for an empty set."""
         for block in X.blocks(max(1, CELLS // len(self.centroids_))):
             cosines = unit_rows(block.values) @ self.centroids_.T
             yield reduce_sets(

@@ -1,14 +1,14 @@
-"""Learned terms: a sparse head over the rows of an item gives its term vector.
+"""Learned terms, computed by a sparse head over the rows of an item.
 
-The rows of an item are its global vector and, where it has them, its concepts, all of unit length.
-With w_k the direction of term k, and t its threshold for rows of this modality and kind::
+The rows of an item are its global vector and its concepts, if any, all of unit length. Let w_k be
+the direction of term k, and t its threshold for rows of a modality and kind::
 
     x[k] = log(1 + max(0, max over the rows r of the item of (w_k . r - t[modality, kind of r, k])))
 
-The form follows SPLADE (Formal et al., SIGIR 2021): a maximum over the rows, and a logarithm that
-keeps single terms small. Both modalities have the same terms. One threshold per modality and kind
-replaces centring, since w . (r - m) is w . r less a constant. ``encoders.training.learned_terms``
-learns them from captions.
+The formula follows SPLADE (Formal et al., SIGIR 2021): it takes a maximum over the rows and a
+logarithm, which limits the weight of single terms. Both modalities share the terms. One threshold
+per modality and kind replaces centring, since w . (r - m) equals w . r minus a constant.
+``encoders.training.learned_terms`` learns the terms from captions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LEAST = 1e-3  # smallest excess over a threshold that counts
 
 
 class LearnedTerms(BookTerms, ConceptStep):
-    """Rows as activations of learned terms, shared by both modalities.
+    """Encode rows as activations of learned terms, which both modalities share.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class LearnedTerms(BookTerms, ConceptStep):
     ----------
     directions_ : ndarray of float32 (p, d)
     thresholds_ : ndarray of float32 (2, 2, p)
-        Of pictures and of sentences, for the global vector and for concepts.
+        Thresholds by modality (pictures, sentences) and kind of row (global vector, concepts).
     term_labels_ : ndarray of uint8
         Labels of the terms, packed by ``boc.labels``; empty without labels.
 
@@ -74,7 +74,7 @@ class LearnedTerms(BookTerms, ConceptStep):
 
     @classmethod
     def from_codebook(cls, codebook: Codebook, **budgets: int) -> Self:
-        """Make the fitted step with the terms of ``codebook``, which must have thresholds."""
+        """Make a fitted step with the terms of ``codebook``, which must include thresholds."""
         step = super().from_codebook(codebook, **budgets)
         take_codebook(
             step,
@@ -87,12 +87,12 @@ class LearnedTerms(BookTerms, ConceptStep):
         return step
 
     def read(self, embeddings: Embeddings) -> Ragged:
-        """Return the rows of each item: its global vector, then its concepts, if any."""
+        """Return the rows of each item, its global vector followed by its concepts, if any."""
         return item_rows(embeddings)
 
     def transform(self, X: Any) -> sparse.csr_array:
-        """Encode n sets of rows -> float32 csr (n, p), values above 0; an empty set has an empty
-        row."""
+        """Encode n sets of rows -> float32 csr (n, p), with positive values; an empty set yields an
+        empty row."""
         return self.encode_documents(X, "image")
 
     def encode_documents(self, X: Any, modality: Modality) -> sparse.csr_array:
@@ -102,8 +102,8 @@ class LearnedTerms(BookTerms, ConceptStep):
         return self._encode(X, modality, self.query_z)
 
     def _encode(self, X: Any, modality: Modality, z: int) -> sparse.csr_array:
-        """Encode n sets of rows -> float32 csr (n, p), at most ``z`` values per row, all above
-        0."""
+        """Encode n sets of rows -> float32 csr (n, p), with at most ``z`` values per row, all
+        positive."""
         X = self._sets(X)
         thresholds = self.thresholds_[MODALITIES.index(modality)]
         p = len(self.directions_)
@@ -116,7 +116,7 @@ class LearnedTerms(BookTerms, ConceptStep):
 
 
 def item_rows(embeddings: Embeddings) -> Ragged:
-    """Return the rows of each item, of unit length: its global vector first, then its concepts."""
+    """Return the rows of each item at unit length, its global vector followed by its concepts."""
     vectors = unit_rows(embeddings.vectors)
     concepts = embeddings.concepts
     if concepts is None:
@@ -131,8 +131,8 @@ def item_rows(embeddings: Embeddings) -> Ragged:
 
 
 def largest_products(rows: Ragged, directions: Floats, thresholds: Floats) -> Floats:
-    """Return, for each set and each direction (p, d), the largest product above the thresholds (2,
-    p): float32 (n, p), -inf for an empty set."""
+    """Return, for each set and each direction (p, d), the largest product minus the threshold (2,
+    p), as float32 (n, p); -inf for an empty set."""
     products: Floats = rows.values @ directions.T
     kinds = np.ones(len(products), np.int64)
     kinds[rows.offsets[:-1][np.diff(rows.offsets) > 0]] = 0

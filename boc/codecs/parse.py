@@ -1,8 +1,8 @@
-"""Codes as values: a name with arguments, which can be written as text and parsed from text.
+"""Codes as values: a name with arguments that can be formatted as text and parsed from text.
 
 The syntax is ``NAME[:Z][/QUERY_Z][(ARGUMENT=VALUE, ...)]``. ``Z`` and ``QUERY_Z`` are the arguments
-``z`` and ``query_z``. A value with blanks, quotes, parentheses, commas or equals signs stands in
-single or double quotes; the same quotes inside it are doubled.
+``z`` and ``query_z``. A value with blanks, quotes, parentheses, commas or equals signs is enclosed
+in single or double quotes; the same quotes inside the value are doubled.
 
 This module does not import numpy, so the command line can list, complete and check codes quickly.
 """
@@ -44,7 +44,7 @@ WHOLE = re.compile(
 
 @dataclass(frozen=True)
 class Whole:
-    """The rule for an argument: an integer from ``least`` to ``most``."""
+    """Rule for an argument that is an integer from ``least`` to ``most``."""
 
     least: int = 1
     most: int | None = None
@@ -65,7 +65,7 @@ class Whole:
 
 @dataclass(frozen=True)
 class OneOf:
-    """The rule for an argument: one of several words, each with its value."""
+    """Rule for an argument that is one of several words, each with its value."""
 
     values: Mapping[str, str | bool]
 
@@ -80,7 +80,7 @@ class OneOf:
 
 
 class File:
-    """The rule for an argument: the path of a file."""
+    """Rule for an argument that is a file path."""
 
     def __str__(self) -> str:
         return "the path of a file"
@@ -97,7 +97,7 @@ Rule: TypeAlias = Whole | OneOf | File
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of code: its description in one line, and the rules for its arguments."""
+    """Kind of code, with a one-line description and rules for its arguments."""
 
     about: str
     rules: Mapping[str, Rule]
@@ -152,11 +152,11 @@ ARGUMENTS = {
 
 @dataclass(frozen=True, repr=False)
 class Code:
-    """A code by name, with its arguments; missing arguments have the defaults of the code.
+    """Code name with arguments; missing arguments take the code's defaults.
 
-    ``CODES`` lists the arguments of each code, ``ARGUMENTS`` their meanings. ``str`` and ``repr``
-    give the text that ``parse_code`` reads. BocError for an unknown name, an unknown argument, or a
-    value out of range.
+    ``CODES`` lists the arguments of each code; ``ARGUMENTS`` explains them. ``str`` and ``repr``
+    return text that ``parse_code`` reads. Raises BocError for an unknown name, an unknown argument,
+    or a value out of range.
 
     Examples
     --------
@@ -189,7 +189,7 @@ class Code:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments whose values differ from their defaults, in the order of the fields."""
+        """Return the arguments that differ from their defaults, in field order."""
         return {
             field.name: value
             for field in fields(self)[1:]
@@ -215,17 +215,17 @@ class Code:
 
     @property
     def reads_concepts(self) -> bool:
-        """True if the code reads concept sets."""
+        """Return whether the code reads concept sets."""
         return self.name in (*CONCEPT_CODES, *LEARNED_CODES)
 
     @property
     def reads_codebook(self) -> bool:
-        """True if the code needs a codebook."""
+        """Return whether the code needs a codebook."""
         return "codebook" in CODES[self.name].rules
 
     def load_codebook(self) -> Codebook | None:
-        """Read the codebook; None for a code without a codebook. BocError if the code names no
-        file, or the file is not a codebook."""
+        """Read the codebook, or return None for a code without one. Raises BocError if the code
+        names no file, or if the file is not a codebook."""
         if not self.reads_codebook:
             return None
         kind = "concepts"
@@ -245,15 +245,15 @@ class Code:
             known = {"words": "the vectors of words", "learned": "learned terms"}
             contents = known.get(book.kind, "concepts")
             raise BocError(
-                f"code {self}: the codebook holds {contents}",
+                f"code {self}: the codebook contains {contents}",
                 make,
             )
         return book
 
     def budgets(self, dim: int) -> tuple[int, int]:
-        """Return the numbers of terms of an item and of a query under a code of components, for
-        vectors of ``dim`` components: the numbers in the code, or the defaults limited to twice
-        ``dim``. BocError for numbers above twice ``dim``."""
+        """Return the numbers of terms per item and per query that a component code keeps for
+        vectors of ``dim`` components. Default numbers are limited to twice ``dim``. Raises BocError
+        for larger numbers in the code."""
         terms = 2 * dim
         for argument, value in (("z", self.z), ("query_z", self.query_z)):
             if value is not None and value > terms:
@@ -265,10 +265,10 @@ class Code:
         return self.z or min(DEFAULT_Z, terms), self.query_z or query_z
 
     def codec(self, dim: int, codebook: Codebook | None = None) -> SurrogateCodec:
-        """Make the codec, not yet fitted, for vectors of ``dim`` components.
+        """Make an unfitted codec for vectors of ``dim`` components.
 
-        ``codebook`` replaces the file that the code names. BocError for more terms than ``dim``
-        allows.
+        ``codebook`` replaces the file named in the code. Raises BocError for more terms than
+        ``dim`` allows.
         """
         from boc.codecs.codec import SurrogateCodec
         from boc.codecs.late_interaction import LateInteraction
@@ -311,11 +311,11 @@ class Code:
 def parse_code(text: str) -> Code:
     """Parse a code such as ``bits:32`` or ``soft(z=8, aggregate=max, codebook=book.npz)``.
 
-    BocError names the fault, the known names, and the syntax.
+    The BocError names the fault, the known names, and the syntax.
     """
     match = WHOLE.fullmatch(text)
     if match is None:
-        raise BocError(f"code {text!r} is not of the right form; {FORM}")
+        raise BocError(f"code {text!r} has invalid syntax; {FORM}")
     name, *numbers, inside = match.groups()
     texts = {key: value for key, value in zip(BUDGETS, numbers, strict=True) if value is not None}
     for key, value in ARGUMENT.findall(inside or ""):
@@ -357,8 +357,7 @@ def _suggest(typed: str, known: Mapping[str, Any]) -> str:
     return f" (did you mean {near[0]}?)" if near else ""
 
 
-# For each code, the step that distinguishes it from the codes below it, and the parameters of its
-# steps that are arguments of the code.
+# each code with the step that distinguishes it from later codes, and with its arguments
 CODE_OF_STEP = {
     "WordTerms": "words",
     "LearnedTerms": "learned",
@@ -373,11 +372,11 @@ CODE_OF_STEP = {
 
 
 def code_of(config: Mapping[str, Any]) -> Code | None:
-    """Return the code whose codec has this configuration, with its budgets and without its codebook
+    """Return the code whose codec has this configuration, including budgets but not the codebook
     file.
 
-    ``config`` is the value of ``SurrogateCodec.config``, which a manifest stores. None if no code
-    has exactly these steps.
+    ``config`` is the value of ``SurrogateCodec.config`` stored in a manifest. Returns None if no
+    code has exactly these steps.
     """
     import numpy as np
 
@@ -409,10 +408,10 @@ def code_of(config: Mapping[str, Any]) -> Code | None:
         codec = code.codec(max(code.z or 1, code.query_z or 1), book)
         stored = [(step["name"], current(step["name"], step["params"])) for step in config["steps"]]
     except (BocError, LookupError, TypeError, ValueError, MemoryError):
-        # The parameters may come from others.
+        # Other people may have written the parameters.
         return None
     steps = [(type(step).__name__, step.get_params()) for step in codec.steps]
-    # Newer parameters have their defaults.
+    # Parameters added later take their defaults.
     known = dict(steps)
     completed = [(step, {**known.get(step, {}), **params}) for step, params in stored]
     return code if completed == steps else None

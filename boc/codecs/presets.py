@@ -1,4 +1,4 @@
-"""The codes by name, each a chain of codec steps."""
+"""Build codes by name, as chains of codec steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from boc.names import GLOBAL_CODES
 if TYPE_CHECKING:
     from boc.clustering.codebook import Codebook
 
-WORD_BITS = 3  # few enough to read, and BM25 ranks better with few bits
+WORD_BITS = 3  # few bits keep terms readable, and BM25 ranks better
 CONCEPT_SCALE = 1e5
 LEARNED_SCALE = 255  # frequencies fit into 8 bits
 
@@ -37,14 +37,14 @@ def global_code(
     """Return a code over global vectors, not yet fitted: ``scalar``, ``bits``, ``permutation`` or
     ``dictionary``.
 
-    The chain is centring, rotation, c-ReLU, top-z, unit norm (not for ranks, whose norm is
-    constant), quantiser. A ``plain`` code has neither centring nor rotation: this is the chain of
-    the papers, except for the order of its last steps. The BoC paper (section III-A) reverses them,
-    which matters little (``bench/paper/variants.py`` has both orders).
+    The chain is centring, rotation, c-ReLU, top-z, unit norm (except for ranks, whose norm is
+    constant), quantiser. A ``plain`` code omits centring and rotation, as in the papers. The BoC
+    paper (section III-A) reverses the last steps, which makes little difference
+    (``bench/paper/variants.py`` measures both orders).
 
-    For ``dictionary`` the chain is centring and a vocabulary of ``terms`` centroids; its default
-    budgets are 2 terms per item and 64 per query, and it ignores ``plain`` and ``bits``. BocError
-    for an unknown code.
+    The chain of ``dictionary`` is centring and a vocabulary of ``terms`` centroids. Its default
+    budgets are 2 terms per item and 64 per query; it ignores ``plain`` and ``bits``. Raises
+    BocError for an unknown code.
     """
     if code not in GLOBAL_CODES:
         raise BocError(f"no code {code!r}; known: {', '.join(GLOBAL_CODES)}")
@@ -71,9 +71,10 @@ def concept_code(
     """Return a fitted code over concept sets: ``hard`` or ``soft`` assignment, unit norm, scalar
     quantiser.
 
-    The scale is 100 times the scale of the global codes: the components of a dense row are nearly
-    equal, 0.03 +- 0.003 for 1,000 centroids, and their differences need more than the 6 levels that
-    a scale of 1,000 gives. BocError for another code, ValueError for an option out of its range.
+    The scale is 100 times the scale of global codes, because the components of a dense row are
+    nearly equal (0.03 +- 0.003 for 1,000 centroids), and a scale of 1,000 would resolve their
+    differences to only 6 levels. Raises BocError for another code, and ValueError for an option out
+    of range.
     """
     step: HardAssignment | SoftAssignment
     if code == "soft":
@@ -88,7 +89,7 @@ def concept_code(
         raise BocError(f"no assignment {code!r}; known: hard, soft")
     elif z is not None or query_z is not None:
         raise BocError(
-            "hard counts the one nearest centroid of each concept; leave out z and query_z",
+            "hard counts only the nearest centroid of each concept; leave out z and query_z",
         )
     else:
         step = HardAssignment.from_codebook(codebook)
@@ -103,9 +104,9 @@ def book_code(
     query_z: int | None = None,
 ) -> SurrogateCodec:
     """Return the code ``words`` or ``learned``, with at most ``z`` terms per item and ``query_z``
-    per query. The defaults are the budgets that the terms were learned with, or 32.
+    per query. The defaults are the budgets used in learning the terms, or 32.
 
-    Items as words have frequencies from 1 to 7, and fitting still learns the mean of the pictures.
+    Word frequencies range from 1 to 7, and fitting still learns the mean of the pictures.
     Activations of learned terms are scaled to unit length.
     """
     options = codebook.options
@@ -119,8 +120,7 @@ def book_code(
 
 
 def _complete(chain: list[Step]) -> list[Step]:
-    """Complete the chain that begins with a codebook; the steps after the codebook learn only their
-    width."""
+    """Complete a chain that begins with a codebook step; the later steps learn only their width."""
     for step in chain[1:]:
         step.fit(np.zeros((1, chain[0]._n_features_out), np.float32))
         step.frozen = True

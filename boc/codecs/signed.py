@@ -1,6 +1,6 @@
-"""Steps that make non-negative components of signed vectors: centring, rotation, and a rectifier.
+"""Steps that turn signed vectors into non-negative components: centring, rotation, and a rectifier.
 
-A code of components is Center, RandomRotation, CReLU, and then the steps of
+A component code consists of Center, RandomRotation, CReLU, and the steps in
 ``boc.codecs.frequencies``.
 """
 
@@ -17,7 +17,7 @@ from boc.codecs.base import Blocks, Step, labels_of
 from boc.types import Modality
 from boc.vectors import Array, Doubles, Floats, mean_of
 
-# The squared distance from the mean that rounding alone gives, as a share of its squared length.
+# largest squared distance from the mean caused by rounding, as a share of its squared length
 ALIKE = 1e-6
 BLOCK = 1024  # rows compared at a time
 
@@ -25,18 +25,17 @@ BLOCK = 1024  # rows compared at a time
 class Center(Step):
     """Subtract the mean vector of the item's modality.
 
-    Pictures and sentences lie in two distant cones of the common space. Without the means of the
-    cones the components of a code are balanced, and a query reads fewer postings at the same
-    recall. Distances between items of one modality do not change. Dot products change, so the final
+    Pictures and sentences lie in two distant cones of the common space. Subtracting the mean of
+    each cone balances the components of a code, so a query reads fewer postings at the same recall.
+    Distances between items of one modality do not change. Dot products do change, so the final
     order needs the original vectors (re-ranking).
 
     Attributes
     ----------
     labels_ : ndarray of str (m,)
-        The modalities that ``fit`` saw (``y``, one label per row), sorted; one empty label without
-        ``y``.
+        Sorted modalities seen by ``fit`` (``y``, one label per row); one empty label without ``y``.
     means_ : ndarray of float32 (m, d)
-        Their means; zero for a modality whose rows are all equal.
+        Mean of each modality; zero if all rows of the modality are equal.
 
     Examples
     --------
@@ -55,7 +54,7 @@ class Center(Step):
         labels = labels_of(y, len(X))
         if labels.shape != (len(X),):
             raise ValueError(
-                f"y must hold one label for each of the {len(X)} rows, got shape {labels.shape}",
+                f"y must contain one label for each of the {len(X)} rows, got shape {labels.shape}",
             )
         parts = [(X[labels == label], label) for label in np.unique(labels).tolist()]
         return self._learn(Blocks(len(X), partial(iter, parts)))
@@ -67,15 +66,15 @@ class Center(Step):
         return self._learn(Blocks(len(blocks), validated))
 
     def _learn(self, blocks: Blocks) -> Center:
-        """Compute the means in one pass over the blocks. A second pass ends as soon as every mean
-        is known to be of unequal rows."""
+        """Compute the means in one pass over the blocks. A second pass ends as soon as every
+        modality is known to have unequal rows."""
         sums: dict[str, Doubles] = {}
         counts = Counter[str]()
         for X, label in blocks:
             sums[label] = sums.get(label, 0) + X.sum(axis=0, dtype=np.float64)
             counts[label] += len(X)
         means = {label: sums[label] / counts[label] for label in sorted(sums)}
-        # Centring would turn rows that are all equal into zeros.
+        # If all rows are equal, centring would turn them into zeros.
         alike = set(means)
         for X, label in blocks:
             if label in alike and _differ(X, means[label]):
@@ -103,12 +102,12 @@ class Center(Step):
         return self.transform(X, modality)
 
     def mean(self, modality: str | None) -> Floats:
-        """Return the mean that is subtracted from rows of a modality."""
+        """Return the mean to subtract from rows of a modality."""
         return mean_of(modality, self.labels_, self.means_)
 
 
 def _differ(rows: Array, mean: Doubles) -> bool:
-    """Return whether some row differs from the mean."""
+    """Return whether any row differs from the mean."""
     least = ALIKE * np.square(mean).sum()
     # The first block usually decides.
     for start in range(0, len(rows), BLOCK):
@@ -121,20 +120,19 @@ def _differ(rows: Array, mean: Doubles) -> bool:
 class RandomRotation(Step):
     """Multiply by a random orthogonal matrix.
 
-    Dot products do not change. The rotation spreads the energy of a vector evenly over the
-    components, so no posting list grows much longer than the others, and ranks of components have
-    equal weight.
+    Dot products do not change. The rotation spreads a vector's energy evenly over its components,
+    so no posting list grows much longer than the others, and component ranks carry equal weight.
 
     Parameters
     ----------
     seed : int, default=0
-        The same seed and width give the same matrix.
+        Random seed; the same seed and width give the same matrix.
 
     Attributes
     ----------
     rotation_ : ndarray of float32 (d, d)
-        Uniformly distributed (Haar): the Q of a Gaussian matrix, signs fixed by the diagonal of R
-        (Mezzadri, How to Generate Random Matrices from the Classical Compact Groups, 2007).
+        Haar-distributed matrix: the Q factor of a Gaussian matrix, with signs fixed by the diagonal
+        of R (Mezzadri, How to Generate Random Matrices from the Classical Compact Groups, 2007).
     """
 
     learned = ("rotation_",)
@@ -144,7 +142,7 @@ class RandomRotation(Step):
         self.seed = seed
 
     def fit(self, X: Array, y: object = None) -> RandomRotation:
-        """Draw the matrix for vectors as wide as ``X``."""
+        """Draw the matrix for vectors with the width of ``X``."""
         width = self._validate(X, reset=True).shape[1]
         normal = np.random.default_rng(self.seed).standard_normal((width, width))
         Q, R = np.linalg.qr(normal)
@@ -161,9 +159,9 @@ class RandomRotation(Step):
 class CReLU(Step):
     """Append the negated vector and clip at zero: v -> max([v, -v], 0).
 
-    Term frequencies cannot be negative; a component and its opposite become two terms. After this
-    map the dot product of two rows is the original dot product without the products of opposite
-    signs (BoC, section IV).
+    Term frequencies cannot be negative, so a component and its negation become two terms. The dot
+    product of two mapped rows is the original dot product without the products of opposite signs
+    (BoC, section IV).
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""Lossless conversion between term matrices, {term: frequency} and surrogate text.
+"""Lossless conversion of term matrices to {term: frequency} mappings and to surrogate text.
 
-Surrogate text repeats the word ``tj`` f times for a term j of frequency f. Any text engine can
-count these words.
+Surrogate text repeats the word ``tj`` f times for term j with frequency f. Any text search engine
+can count these words.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,15 +18,15 @@ words read it."""
 
 
 def to_counts(terms: TermMatrix) -> list[dict[str, int]]:
-    """Return one {term: frequency} per row of ``terms`` (n, V), in the order of the columns."""
+    """Return one {term: frequency} mapping per row of ``terms`` (n, V), in column order."""
     words = [f"t{term}" for term in terms.indices.tolist()]
     pairs = list(zip(words, terms.data.tolist(), strict=True))
     return [dict(pairs[first:end]) for first, end in pairwise(terms.indptr)]
 
 
 def to_words(terms: TermMatrix, words: Mapping[int, str]) -> list[str]:
-    """Write each row as the words of its terms, such as "rocket rocket desert": the most frequent
-    word first, ties by term."""
+    """Write each row as the words of its terms, such as "rocket rocket desert", in order of
+    descending frequency, then of term."""
     rows = []
     for first, end in pairwise(terms.indptr):
         order = first + np.argsort(-terms.data[first:end], kind="stable")
@@ -36,7 +36,7 @@ def to_words(terms: TermMatrix, words: Mapping[int, str]) -> list[str]:
 
 
 def word_fields(words: Mapping[int, str]) -> dict[str, FieldType]:
-    """Return the metadata fields that an index has for a code with these words."""
+    """Return the metadata fields that a code with these words adds to an index."""
     return {FIELD: "text"} if words else {}
 
 
@@ -45,8 +45,8 @@ def with_words(
     terms: TermMatrix,
     words: Mapping[int, str],
 ) -> list[Item]:
-    """Write the words of ``terms`` into the field ``FIELD`` of pictures; without ``words`` the
-    items do not change."""
+    """Write the words of ``terms`` to the field ``FIELD`` of pictures; without ``words`` the items
+    do not change."""
     if not words:
         return list(items)
     result = []

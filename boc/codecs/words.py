@@ -1,12 +1,12 @@
-"""Words: an item becomes the words nearest to it, so that people can read its terms.
+"""Word code: encode an item as its nearest words, so that people can read its terms.
 
-A vocabulary (``boc.clustering.make_codebook.vocabulary``) has the direction that each word adds to
-a sentence, longer for usual words. A dual encoder puts a picture and its sentences close together,
-so a centred picture has large dot products with the words that would describe it. Its terms are the
-``z`` words of the largest products, including synonyms, which suits a search that matches words as
-written. A sum of few words (non-negative pursuit, as in SpLiCE, Bhalla et al., NeurIPS 2024) takes
-one of several synonyms and corrects it by rare words: keywords then found fewer pictures, painted
-and real.
+A vocabulary (``boc.clustering.make_codebook.vocabulary``) contains the direction that each word
+adds to a sentence, longer for common words. A dual encoder places a picture close to its sentences,
+so a centred picture has large dot products with the words that describe it. Its terms are the ``z``
+words with the largest products, including synonyms, which suits a search for exact words. A sum of
+few words (non-negative pursuit, as in SpLiCE, Bhalla et al., NeurIPS 2024) selects one of several
+synonyms and corrects it by rare words; keyword searches then found fewer pictures, both painted and
+real.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from boc.labels import unpack_labels
 from boc.types import Modality
 from boc.vectors import Floats, unit_rows
 
-LEAST = 1e-3  # least dot product that counts
+LEAST = 1e-3  # smallest dot product that counts
 
 
 class WordTerms(BookTerms, Center):
-    """Rows as dot products with their nearest words; rows are centred and scaled to unit length.
+    """Encode rows as dot products with their nearest words, after centring and scaling rows to unit
+    length.
 
-    A document has ``z`` words, a query ``query_z``.
+    A document keeps ``z`` words, a query keeps ``query_z``.
 
     Parameters
     ----------
@@ -80,8 +81,8 @@ class WordTerms(BookTerms, Center):
     outputs = "vocabulary_"
 
     def _learn(self, blocks: Blocks) -> WordTerms:
-        """Learn the mean of the pictures. ValueError for a parameter out of its range, or without a
-        vocabulary."""
+        """Learn the mean of the pictures. Raises ValueError for a parameter out of range, or
+        without a vocabulary."""
         for name in ("z", "query_z"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -106,7 +107,7 @@ class WordTerms(BookTerms, Center):
 
     @property
     def words(self) -> Sequence[str]:
-        """The word of each term."""
+        """Return the word of each term."""
         return [label.words[0] for label in unpack_labels(self.term_labels_)]
 
     def transform(
@@ -114,16 +115,16 @@ class WordTerms(BookTerms, Center):
         X: NDArray[Any],
         modality: str | None = None,
     ) -> sparse.csr_array:
-        """Encode documents: X (n, d) -> float32 csr (n, p), at most ``z`` values per row, all above
-        0."""
+        """Encode documents, X (n, d) -> float32 csr (n, p), with at most ``z`` values per row, all
+        positive."""
         return self._nearest(unit_rows(super().transform(X, modality)), self.z)
 
     def encode_queries(self, X: Any, modality: Modality) -> sparse.csr_array:
-        """Encode queries: X (n, d) -> float32 csr (n, p), at most ``query_z`` values per row, all
-        above 0."""
+        """Encode queries, X (n, d) -> float32 csr (n, p), with at most ``query_z`` values per row,
+        all positive."""
         return self._nearest(unit_rows(super().transform(X, modality)), self.query_z)
 
     def _nearest(self, rows: Floats, z: int) -> sparse.csr_array:
-        """Return the dot products of rows with their ``z`` nearest words, if above 0."""
+        """Return the positive dot products of rows with their ``z`` nearest words."""
         dots = np.concatenate([row[None] @ self.vocabulary_.T for row in rows])
         return keep_block(np.where(dots > LEAST, dots, 0), min(z, dots.shape[1]))

@@ -1,1 +1,1 @@
-"""Evaluation of indexes: metrics and verification."""
+"""Evaluate and verify indexes."""

@@ -1,7 +1,7 @@
-"""Metrics of rankings in both directions: Recall@K, median rank, NDCG; and exact top k as ground
-truth.
+"""Compute ranking metrics in both directions (Recall@K, median rank, NDCG), and exact top k as
+ground truth.
 
-A ranking is a matrix of scores (n_texts, n_images): an array, or a memory-mapped file, which is
+A ranking is a score matrix (n_texts, n_images), either an array or a memory-mapped file, which is
 read in blocks of rows.
 """
 
@@ -20,14 +20,14 @@ from boc.vectors import Doubles, Floats, Ints
 
 CUTOFFS = (1, 5, 10)
 BLOCK = 1024  # queries processed at a time
-DEPTH = 25  # rank at which NDCG is cut
+DEPTH = 25  # rank at which NDCG is truncated
 ITEMS = 4096  # items scored against a block of queries at a time
 
 
 @dataclass(frozen=True)
 class Recall:
-    """The percentages of queries whose right answer is among the first 1, 5 and 10 hits, and the
-    median rank (from 1)."""
+    """Percentages of queries with a right answer among the first 1, 5 and 10 hits, and the median
+    rank (from 1)."""
 
     r1: float
     r5: float
@@ -36,32 +36,32 @@ class Recall:
 
     @property
     def total(self) -> float:
-        """The sum R@1 + R@5 + R@10."""
+        """Return the sum R@1 + R@5 + R@10."""
         return self.r1 + self.r5 + self.r10
 
     @classmethod
     def of(cls, ranks: Ints) -> Recall:
-        """Compute the recall from the rank, from 0, of the first right answer to each query."""
+        """Compute recall from each query's rank, from 0, of its first right answer."""
         r1, r5, r10 = (100 * float(np.mean(ranks < k)) for k in CUTOFFS)
         return cls(r1, r5, r10, float(np.floor(np.median(ranks))) + 1)
 
 
 @dataclass(frozen=True)
 class Recalls:
-    """The recalls of both directions."""
+    """Recalls in both directions."""
 
     text_to_image: Recall
     image_to_text: Recall
 
     @property
     def total(self) -> float:
-        """The sum of the six recalls ("rsum")."""
+        """Return the sum of the six recalls ("rsum")."""
         return self.text_to_image.total + self.image_to_text.total
 
 
 @dataclass(frozen=True)
 class Ndcg:
-    """The mean NDCG of both directions, in [0, 1]."""
+    """Mean NDCG in both directions, between 0 and 1."""
 
     text_to_image: float
     image_to_text: float
@@ -80,8 +80,7 @@ def ranks(
     queries: Ints,
     items: Ints,
 ) -> Ints:
-    """Return the rank (from 0) of the best right item for each query; every query needs a right
-    item.
+    """Return the rank (from 0) of each query's best right item. Every query needs a right item.
 
     ``scores`` is (n, m); an item is right if its number in ``items`` (m,) equals the number of the
     query in ``queries`` (n,). Equal scores are ordered by position, as a stable sort does."""
@@ -104,8 +103,8 @@ def evaluate_recall(
 ) -> Recalls:
     """Compute the recalls over the gallery, or averaged over contiguous folds of ``fold`` pictures.
 
-    ``scores`` is (n_texts, n_images); ``owners`` (n_texts,) has the number of each sentence's
-    picture. BocError for a wrong ``fold``.
+    ``scores`` is (n_texts, n_images); ``owners`` (n_texts,) contains the number of each sentence's
+    picture. Raises BocError for an invalid ``fold``.
     """
     to_image = []
     to_text = []
@@ -124,11 +123,11 @@ def evaluate_ndcg(
     relevance: Floats,
     fold: int | None = None,
 ) -> Ndcg:
-    """Compute NDCG@25 of both directions, over the whole gallery or averaged over folds as
-    ``evaluate_recall`` does.
+    """Compute NDCG@25 in both directions, over the whole gallery or averaged over folds as in
+    ``evaluate_recall``.
 
-    ``relevance`` has the shape of ``scores``; the ideal ranking is a ranking of the fold. BocError
-    for a wrong shape or ``fold``.
+    ``relevance`` has the shape of ``scores``. The ideal ranking ranks the items of the fold. Raises
+    BocError for an invalid shape or ``fold``.
     """
     check_relevance(relevance, *scores.shape)
     sides = []
@@ -141,8 +140,8 @@ def evaluate_ndcg(
 
 
 def mean_ndcg(to_image: Doubles, to_text: Doubles) -> Ndcg:
-    """Average NDCG over queries. For pictures the average is over the queries whose NDCG is not 0,
-    as in the authors' code."""
+    """Average NDCG over queries. For picture queries, the average excludes queries with NDCG 0, as
+    in the authors' code."""
     counted = to_text[to_text > 0]
     mean = counted.sum() / max(1, len(counted))
     return Ndcg(float(to_image.mean()), float(mean))
@@ -153,19 +152,19 @@ def check_relevance(relevance: Floats, n_texts: int, n_images: int) -> None:
     if relevance.shape != (n_texts, n_images):
         raise BocError(
             f"the relevance matrix is for {relevance.shape[0]} captions and {relevance.shape[1]} "
-            f"pictures, there are {n_texts} and {n_images}; give the matrix of these items",
+            f"pictures, but the items are {n_texts} and {n_images}; give their matrix",
         )
 
 
 def ndcg(scores: Floats, relevance: Floats) -> Doubles:
-    """Compute NDCG@p (n_queries,), p = 25, of each query's ranking of all items by ``scores``; 0
+    """Compute NDCG@p (n_queries,), p = 25, for each query's ranking of all items by ``scores``; 0
     for a query without relevant items.
 
-    DCG is the sum over ranks i = 1..p of (2^rel_i - 1) / log2(i + 1), with the gain 2^rel - 1 of
+    DCG is the sum over ranks i = 1..p of (2^rel_i - 1) / log2(i + 1), with the gain 2^rel - 1 from
     the code of TERN and TERAN. NDCG divides the DCG by the DCG of the p most relevant items
-    (Jarvelin and Kekalainen, TOIS 2002; TERN, eq. 5-6). For runs, ir_measures has the gain rel of
-    their papers. Both arrays are (n_queries, n_items); ``relevance`` is 0 or more, NaN is 0. Equal
-    scores are ordered by position."""
+    (Jarvelin and Kekalainen, TOIS 2002; TERN, eq. 5-6). For TREC runs, ir_measures uses the gain
+    rel, as their papers do. Both arrays are (n_queries, n_items); ``relevance`` is 0 or more, and
+    NaN counts as 0. Equal scores are ordered by position."""
     n, m = scores.shape
     values = np.zeros(n)
     for start in range(0, n, BLOCK):
@@ -178,10 +177,10 @@ def ndcg(scores: Floats, relevance: Floats) -> Doubles:
 
 
 def ndcg_of_hits(hits: Ints, relevance: Floats) -> Doubles:
-    """Compute the NDCG of rankings that are lists of ``hits``, best first, as ``ndcg`` does.
+    """Compute the NDCG of ranked lists of ``hits``, best first, as ``ndcg`` does.
 
-    ``hits`` (n_queries, n), of which the first 25 count, are columns of ``relevance`` (n_queries,
-    n_items); -1 means no hit and gains nothing.
+    ``hits`` (n_queries, n) are columns of ``relevance`` (n_queries, n_items), of which the first 25
+    count. -1 means no hit and has no gain.
     """
     grades = np.nan_to_num(relevance, nan=0.0)
     p = min(DEPTH, grades.shape[1])
@@ -195,17 +194,17 @@ def ndcg_of_hits(hits: Ints, relevance: Floats) -> Doubles:
 
 
 def _dcg(grades: Floats) -> Doubles:
-    """Return the discounted gain (n,) of items with these grades (n, p), best first."""
+    """Return the discounted gain (n,) of items with the relevance grades (n, p), best first."""
     discounts = 1 / np.log2(np.arange(2, grades.shape[1] + 2))
     gain: Doubles = np.exp2(grades.astype(np.float64)) - 1
     return gain @ discounts
 
 
 def owners_of(images: Sequence[str], groups: Sequence[str]) -> Ints:
-    """Return the number of each sentence's picture, from picture ids and the sentences' groups.
+    """Return the number of each sentence's picture, derived from picture ids and sentence groups.
 
-    BocError if a sentence has no picture, or a picture has no sentence: such a query would have no
-    right answer.
+    Raises BocError if a sentence has no picture or a picture has no sentence, because such a query
+    would have no right answer.
     """
     number = {key: i for i, key in enumerate(images)}
     lost = next((group for group in groups if group not in number), None)
@@ -218,7 +217,7 @@ def owners_of(images: Sequence[str], groups: Sequence[str]) -> Ints:
     bare = np.setdiff1d(np.arange(len(images)), owners)
     if len(bare):
         raise BocError(
-            f"{len(bare)} pictures have no caption (as {images[bare[0]]!r}); give a CSV of "
+            f"{len(bare)} pictures have no caption (such as {images[bare[0]]!r}); give a CSV of "
             "image,caption",
         )
     return owners
@@ -229,8 +228,8 @@ def folds(
     n: int,
     fold: int | None,
 ) -> Iterator[tuple[slice, slice | Ints]]:
-    """Yield the pictures and sentences of each full fold (a shorter fold would be easier); without
-    ``fold``, all of them."""
+    """Yield the pictures and sentences of each full fold, since a shorter fold would be easier.
+    Without ``fold``, yield all of them."""
     if fold is None:
         yield slice(0, n), slice(None)
         return

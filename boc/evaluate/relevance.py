@@ -1,9 +1,9 @@
-"""Relevance of pictures to sentences, also of pictures that a sentence was not written for: by
-ROUGE-L, or from a file.
+"""Compute the relevance of pictures to sentences, including sentences written for other pictures,
+by ROUGE-L or from a file.
 
-A relevance matrix is float32 (n_texts, n_pictures): it compares a sentence with all sentences of a
-picture. The files published with TERN and TERAN have no header, and rows in the order of the
-sentences, with -1 in cells that are not computed.
+A relevance matrix is float32 (n_texts, n_pictures) and compares each sentence with all sentences of
+each picture. The files published with TERN and TERAN have no header; rows follow the order of the
+sentences, and missing cells are -1.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from boc.errors import BocError
 from boc.vectors import Doubles, Floats, Ints
 
 BETA = 1.2
-PICTURES = 256  # pictures compared with a sentence at a time; their masks fit into the cache
+PICTURES = 256  # pictures compared at a time; their masks fit into the cache
 ROWS = 1024  # rows of a file checked at a time
 UNFILLED = -1
 
 
 def tokens(sentence: str) -> list[str]:
-    """Split a sentence at single spaces, in lower case, as COCO's ROUGE-L does: between two spaces
-    lies an empty token."""
+    """Split a lower-cased sentence at single spaces, as COCO's ROUGE-L does. Two adjacent spaces
+    enclose an empty token."""
     return sentence.lower().split(" ")
 
 
@@ -36,16 +36,17 @@ def rouge_l_matrix(
     block: int = PICTURES,
     tick: Callable[[int], object] = lambda done: None,
 ) -> Floats:
-    """Compute ROUGE-L of each sentence against all sentences of each picture, float32 (n_texts,
+    """Compute ROUGE-L between each sentence and all sentences of each picture, float32 (n_texts,
     n_pictures).
 
-    With l_r the length of the longest common subsequence of candidate c and reference r, P = max_r
-    l_r / |c|, R = max_r l_r / |r| and F = (1 + b^2) P R / (R + b^2 P), b = 1.2; 0 where nothing is
-    common. Source: Lin, ROUGE, ACL 2004 workshop, eq. 2-4; separate maxima: Chen et al., Microsoft
-    COCO Captions, 2015.
+    Let l_r be the length of the longest common subsequence of candidate c and reference r. Then P =
+    max_r l_r / |c|, R = max_r l_r / |r| and F = (1 + b^2) P R / (R + b^2 P), b = 1.2, or 0 without
+    a common token. Source: Lin, ROUGE, ACL 2004 workshop, eq. 2-4; separate maxima: Chen et al.,
+    Microsoft COCO Captions, 2015.
 
-    ``owners`` (n_texts,) has the number of each sentence's picture; BocError if a number below the
-    largest is missing. ``tick`` is called with the number of cells of each finished block.
+    ``owners`` (n_texts,) contains the number of each sentence's picture. Raises BocError if a
+    number below the largest is missing. ``tick`` is called with the number of cells in each
+    finished block.
     """
     if len(texts) != len(owners) or not len(texts):
         raise BocError(
@@ -72,10 +73,10 @@ def rouge_l_matrix(
 
 
 def read_relevance(path: Path, n_texts: int) -> Floats:
-    """Map a relevance file of ``n_texts`` rows, read-only.
+    """Memory-map a relevance file of ``n_texts`` rows, read-only.
 
-    BocError for a file that is missing, has a numpy header or another size, has negative values, or
-    is incomplete.
+    Raises BocError for a file that is missing or incomplete, or that has a numpy header, an
+    unexpected size or negative values.
     """
     try:
         size = path.stat().st_size
@@ -87,12 +88,12 @@ def read_relevance(path: Path, n_texts: int) -> Floats:
         ) from error
     if magic == b"\x93NUMPY":
         raise BocError(
-            f"{path} has a numpy header, a relevance matrix is float32 without one; write it by "
-            "tofile",
+            f"{path}: has a numpy header, but a relevance matrix is headerless float32; write it "
+            "by tofile",
         )
     if not size or size % (4 * n_texts):
         raise BocError(
-            f"{path}: {size} bytes are not whole float32 rows of {n_texts} captions; give the "
+            f"{path}: {size} bytes are not complete float32 rows for {n_texts} captions; give the "
             "matrix of these captions",
         )
     shape = (n_texts, size // (4 * n_texts))
@@ -101,13 +102,13 @@ def read_relevance(path: Path, n_texts: int) -> Floats:
         rows = relevance[start : start + ROWS]
         if ((rows < 0) & (rows != UNFILLED)).any():
             raise BocError(
-                f"{path}: holds {np.nanmin(rows):g}, relevance is 0 or more; is it a float32 "
-                "matrix?",
+                f"{path}: contains {np.nanmin(rows):g}, but relevance is 0 or more; is it a "
+                "float32 matrix?",
             )
         if (rows == UNFILLED).any():
             row = start + int(np.argwhere(rows == UNFILLED)[0, 0])
             raise BocError(
-                f"{path}: has unfilled cells (-1), the first in row {row}; finish making it",
+                f"{path}: has unfilled cells (-1), the first in row {row}; compute all cells",
             )
     return relevance
 
@@ -138,8 +139,8 @@ def _masks(
     references: Sequence[Ints],
     n_tokens: int,
 ) -> tuple[Ints, NDArray[np.uint64]]:
-    """Return the row of each token (-1: no row), and the positions of tokens: bit i of [w, row, r]
-    is set if the token of the row is at position 64 w + i of reference r."""
+    """Return each token's row (-1: no row) and the token positions. Bit i of [w, row, r] is set if
+    the row's token is at position 64 w + i of reference r."""
     lengths = [len(r) for r in references]
     owner = np.repeat(np.arange(len(references)), lengths)
     position = np.concatenate([np.arange(length) for length in lengths])
@@ -153,10 +154,10 @@ def _masks(
 
 
 def _lcs_lengths(masks: NDArray[np.uint64], candidate: Iterable[int]) -> Ints:
-    """Compute the lengths of the longest common subsequences of one candidate with all references.
+    """Compute the lengths of the longest common subsequences of a candidate and each reference.
 
-    Bit i of V is 0 where the row of the dynamic programme rises at b_i. A token with positions M in
-    b makes V = (V + (V & M)) | (V & ~M). In long references the sums carry over from word to word.
+    Bit i of V is 0 where the dynamic-programming row rises at b_i. A token with positions M in b
+    updates V = (V + (V & M)) | (V & ~M). In long references, sums carry over from word to word.
     Source: Hyyro, Bit-parallel LCS-length computation revisited, AWOCA 2004.
     """
     n_words, _, n = masks.shape

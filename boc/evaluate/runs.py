@@ -1,5 +1,5 @@
-"""Evaluation of feature files: how well their items find each other by vectors, by concept sets, or
-through an index."""
+"""Evaluate feature files: measure how well their items find each other by vectors, by concept sets,
+or through an index."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from boc.topk import topk
 from boc.types import MODALITIES, Batch, Item, Modality, Ragged, SearchRequest
 from boc.vectors import Floats, Ints
 
-DEEPEST = 100  # hits that count for a median rank
+DEEPEST = 100  # number of hits considered for a median rank
 QUERIES = 256  # queries searched at a time
 DIRECTIONS: tuple[tuple[Modality, Modality], ...] = (("text", "image"), ("image", "text"))
 PICTURES = 256  # pictures whose concept sets are aligned at a time
@@ -45,8 +45,7 @@ PICTURES = 256  # pictures whose concept sets are aligned at a time
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The result of an evaluation of captions against pictures: ``recalls``, and ``ndcg`` if
-    requested."""
+    """Result of evaluating captions against pictures: ``recalls``, and ``ndcg`` if requested."""
 
     recalls: Recalls
     ndcg: Ndcg | None = None
@@ -54,9 +53,9 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Gallery:
-    """A gallery of pictures and their captions, with embeddings in each file of ``paths``.
+    """Gallery of pictures and their captions, with embeddings in each file of ``paths``.
 
-    ``owners`` int64 (n_texts,) has the number of each caption's picture, below ``images``.
+    ``owners`` int64 (n_texts,) contains the number of each caption's picture, less than ``images``.
     """
 
     paths: tuple[Path, ...]
@@ -66,15 +65,15 @@ class Gallery:
 
     @classmethod
     def of(cls, *paths: Path) -> Gallery:
-        """Open feature files. FeatureFileError if a file has no embeddings, or other items than the
-        first."""
+        """Open feature files. Raises FeatureFileError if a file has no embeddings, or if its items
+        differ from the first file's."""
         first: dict[Modality, list[Item]] = {}
         expected = list[tuple[str, str, str]]()
         for path in paths:
             with FeatureFile(path) as file:
                 file.check_embeddings()
                 items = {modality: file.items(modality) for modality in MODALITIES}
-            # Files may differ in the paths of pictures only.
+            # Files may differ only in the paths of pictures.
             facts = [
                 (item.id, item.group, item.content if item.modality == "text" else "")
                 for modality in MODALITIES
@@ -90,15 +89,17 @@ class Gallery:
                     "items in one order",
                 )
         if not first["image"]:
-            raise FeatureFileError(f"{paths[0]}: holds no pictures; extract a CSV of image,caption")
+            raise FeatureFileError(
+                f"{paths[0]}: contains no pictures; extract a CSV of image,caption",
+            )
         pictures = first["image"]
         captions = first["text"]
         owners = owners_of([item.id for item in pictures], [item.group for item in captions])
         return cls(paths, len(pictures), [item.content for item in captions], owners)
 
     def protocols(self, fold: int) -> dict[str, int | None]:
-        """Return the labels and fold sizes: all pictures and, if there are more than ``fold``,
-        folds of that size."""
+        """Return labels and fold sizes, for all pictures and, in a larger gallery, for folds of
+        ``fold`` pictures."""
         protocols: dict[str, int | None] = {f"all {self.images} pictures": None}
         if self.images > fold:
             protocols[f"mean over folds of {fold} pictures"] = fold
@@ -113,10 +114,10 @@ class Gallery:
     ) -> Floats:
         """Compute scores (n_texts, n_images) by ``metric``; scores of several files are averaged.
 
-        TERAN and VSRN combine models by the mean of the score matrices. The matrix is a temporary
-        file, mapped read-only, with 4 bytes per score. ``block`` captions are scored at a time.
-        ``tick`` is called with the number of captions of each finished block. FeatureFileError if
-        an alignment needs concept sets that a file lacks.
+        TERAN and VSRN combine models by averaging their score matrices. The matrix is a temporary
+        file, mapped read-only, with 4 bytes per score. ``block`` captions are scored at a time;
+        ``tick`` is called with the number of captions in each finished block. Raises
+        FeatureFileError if an alignment needs concept sets that a file lacks.
         """
         check_metric(metric)
         n = len(self.captions)
@@ -143,11 +144,11 @@ class Gallery:
         rm: float | None,
         score: Metric | None,
     ) -> None:
-        """Write ``text-to-image.run`` and ``.qrels`` into ``folder``, and the same files of the
+        """Write ``text-to-image.run`` and ``.qrels`` to ``folder``, and the same files for the
         other direction.
 
-        A run has the first ``DEEPEST`` hits of each query: by ``score``, as in ``scores``, or as
-        ``evaluate_index`` searches the index ``name`` at ``at``.
+        A run contains the first ``DEEPEST`` hits of each query, ranked by ``score`` as in
+        ``scores``, or by searching the index ``name`` at ``at`` as in ``evaluate_index``.
         """
         folder.mkdir(parents=True, exist_ok=True)
         captions = np.arange(len(self.owners))
@@ -179,8 +180,8 @@ class Gallery:
     ) -> Floats:
         """Return the relevance (n_texts, n_images): by ROUGE-L, or from the file ``path``.
 
-        ``tick`` is called with the number of finished cells. BocError if the file has another
-        number of items.
+        ``tick`` is called with the number of finished cells. Raises BocError if the file has a
+        different number of items.
         """
         if path is None:
             return rouge_l_matrix(self.captions, self.owners, tick=tick)
@@ -208,8 +209,8 @@ def _search(
     rm: float | None,
     rerank: Metric | None,
 ) -> Iterator[tuple[Item, list[str], list[float]]]:
-    """Yield the items of one modality, each with the ids and the scores of its first ``DEEPEST``
-    hits, as ``evaluate_index`` measures them."""
+    """Yield the items of one modality, with the ids and scores of each item's first ``DEEPEST``
+    hits, as measured by ``evaluate_index``."""
     for batch in file.batches(asking, QUERIES):
         queries = batch.embeddings
         if rm == 1:
@@ -236,14 +237,14 @@ def evaluate_index(
     relevance: Floats | None = None,
     tick: Callable[[int], object] = lambda done: None,
 ) -> Evaluation:
-    """Compute the recalls through an index that holds the items of ``path``.
+    """Compute the recalls of searches in an index that contains the items of ``path``.
 
-    Without ``rm`` the searches are a user's searches, which may compare all vectors. With ``rm``
-    the candidates of 10 hits are ``rm`` * 10 items that share a term, which measures the code; with
-    an ``rm`` of 1 candidates are not re-ranked. With ``relevance``, a matrix as from
-    ``Gallery.relevance``, the evaluation has NDCG@25. ``rerank`` is the metric for re-ranking
-    (default: as the index). The median rank counts 100 hits; 101 stands for every deeper rank.
-    ``tick`` is called with 1 after each query.
+    Without ``rm`` the searches run as for a user and may compare all vectors. With ``rm`` the
+    candidates for 10 hits are ``rm`` * 10 items that share a term, which measures the code; with an
+    ``rm`` of 1, candidates are not re-ranked. With ``relevance``, a matrix from
+    ``Gallery.relevance``, the result includes NDCG@25. ``rerank`` is the metric for re-ranking
+    (default: the index's metric). The median rank considers 100 hits; 101 represents every deeper
+    rank. ``tick`` is called with 1 after each query.
     """
     searcher = Searcher.open(name, at)
     gallery = Gallery.of(path)
@@ -284,8 +285,8 @@ def _scorer(
     metric: str,
     size: int,
 ) -> Callable[[int, int], Floats]:
-    """Return a function that scores captions ``start`` to ``stop`` against all pictures, ``size``
-    pictures at a time."""
+    """Return a function that scores captions ``start`` to ``stop`` against all pictures, in blocks
+    of ``size`` pictures."""
     if metric == "dot":
         images = file.vectors("image")
         return lambda start, stop: (
@@ -294,8 +295,7 @@ def _scorer(
     for modality in MODALITIES:
         if "concepts" not in file.ragged_arrays(modality):
             raise FeatureFileError(
-                f"{file.path}: holds no concept sets of its {modality} items, which {metric} "
-                "compares",
+                f"{file.path}: no concept sets of its {modality} items, which {metric} compares",
                 "score by dot, or make it with <boc extract --encoder> (an encoder that has them, "
                 "such as tern)",
             )

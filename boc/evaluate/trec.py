@@ -1,7 +1,8 @@
-"""Runs and relevance judgements (qrels) in the formats of TREC, which ir_measures reads.
+"""Read and write runs and relevance judgements (qrels) in TREC formats, as ir_measures does.
 
-A run has a line ``query Q0 item rank score tag`` per hit, qrels ``query 0 item relevance``. Blanks
-and percent signs in ids are escaped as in URLs, because blanks separate the columns.
+Each line of a run is ``query Q0 item rank score tag``, and each line of qrels is ``query 0 item
+relevance``. Blanks and percent signs in ids are escaped as in URLs, because blanks separate the
+columns.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ def write_run(
     path: Path,
     rankings: Iterable[tuple[str, Sequence[str], Sequence[float]]],
 ) -> None:
-    """Write a run: for each query its id, the ids of its hits, best first, and their scores.
+    """Write a run from each query's id, the ids of its hits, best first, and their scores.
 
-    Tools order hits by score, as float32, and each orders equal scores in its own way. So a score
-    that is not below the score before it is written as the next smaller number. BocError if
+    Tools order hits by float32 score and differ in the order of equal scores. Therefore a score
+    that is not below its predecessor is written as the next smaller number. Raises BocError if
     ``path`` is another kind of file.
     """
     check_run(path)
@@ -39,8 +40,7 @@ def write_run(
 
 
 def check_run(path: Path) -> None:
-    """Raise BocError unless a run can be written to ``path`` without replacing another kind of
-    file."""
+    """Raise BocError if writing a run to ``path`` would replace another kind of file."""
     check_output(path, lambda path: _is_like(path, "run"))
 
 
@@ -48,8 +48,8 @@ def write_qrels(
     path: Path,
     right: Iterable[tuple[str, Sequence[str]]],
 ) -> None:
-    """Write the ids of the right items for each query. BocError if ``path`` is another kind of
-    file."""
+    """Write the ids of the right items for each query. Raises BocError if ``path`` is another kind
+    of file."""
     check_output(path, lambda path: _is_like(path, "qrels"))
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         for query, ids in right:
@@ -61,6 +61,6 @@ def _plain(key: str) -> str:
 
 
 def _is_like(path: Path, kind: str) -> bool:
-    """Return whether a file begins with a line of this kind, by its columns."""
+    """Return whether the columns of a file's first line are of this kind."""
     with path.open("rb") as file:
         return len(file.readline(HEAD).split()) == COLUMNS[kind]

@@ -1,5 +1,4 @@
-"""Verification of an index: of its contents against its manifest, and of its scores against its
-code."""
+"""Verify an index: its contents against its manifest, and its scores against its code."""
 
 from __future__ import annotations
 
@@ -29,18 +28,18 @@ from boc.vectors import Ints
 PAIRS = 1000
 PER_QUERY = 50  # items paired with each query
 HITS = 1000  # hits per query
-QUERY_TERMS = 128  # largest terms kept per query; every engine accepts this number
-LIGHT = 15  # largest frequency in a query made from a document, for exact scores
+QUERY_TERMS = 128  # largest number of terms per query; every engine accepts it
+LIGHT = 15  # largest frequency in a query made from a document, to keep scores exact
 BATCH = 1000  # items looked up at a time
-ROUNDED = 2  # terms per item that may differ by 1 between processors
-SHAKES = 64  # vectors within the rounding of a stored vector, whose terms are valid too
+ROUNDED = 2  # number of terms per item that may differ by 1 between processors
+SHAKES = 64  # vectors tried within the rounding of a stored vector; their terms are also valid
 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """A pair of a query and an item whose score is ``found`` (0 if the item is no hit) instead of
-    ``expected``. ``query`` is the id of the item whose code is the query, ``item`` the id of the
-    scored item."""
+    """Query and item with the score ``found`` (0 if the item is not a hit) instead of ``expected``.
+    ``query`` is the id of the item whose code is the query; ``item`` is the id of the scored
+    item."""
 
     query: str
     item: str
@@ -50,14 +49,14 @@ class Mismatch:
 
 @dataclass(frozen=True)
 class Verification:
-    """The result of a verification.
+    """Result of a verification.
 
-    ``against`` is the origin of the frequencies in the integer dot products: the codec over the
-    stored "vectors" or over a file of "features", the stored "terms", or "nothing". ``rounded`` are
-    ids of items whose stored frequencies differ from the codec by rounding; their scores were
-    compared with the stored frequencies. ``counts`` are (counted, in the manifest) for items by
-    modality and for postings. ``repeated`` are ids that occur more than once, ``damaged`` the files
-    whose bytes have changed.
+    ``against`` is the origin of the frequencies in the integer dot products: the codec applied to
+    the stored "vectors" or to a file of "features", the stored "terms", or "nothing". ``rounded``
+    lists ids of items whose stored frequencies differ from the codec's by rounding; their scores
+    were compared with the stored frequencies. ``counts`` maps modalities and postings to pairs
+    (counted, in the manifest). ``repeated`` lists ids that occur more than once, and ``damaged``
+    lists files whose bytes have changed.
     """
 
     pairs: int
@@ -71,7 +70,8 @@ class Verification:
 
     @property
     def right(self) -> bool:
-        """True if no error was found. Some items may lack terms, but not all items."""
+        """Return whether the verification found no error. Some items, but not all, may lack
+        terms."""
         wrong = self.damaged or self.mismatches or self.repeated or not self.counts["postings"][0]
         return not wrong and all(count == expected for count, expected in self.counts.values())
 
@@ -83,16 +83,16 @@ def verify(
     seed: int = 0,
     files: Sequence[Path | str] = (),
 ) -> Verification:
-    """Compare the scores of about ``pairs`` random pairs with integer dot products, and count the
+    """Compare the scores of about ``pairs`` random pairs with integer dot products, and count
     items.
 
-    The codes of random items of all modalities are the queries. Each query is paired with hits of
-    all ranks and with other items, hits or not. The codec of the index computes frequencies from
-    its vectors, or from ``files``, the feature files of the index. Without files, if the codec
-    reads concept sets or the vectors are stored rounded, the stored frequencies are used, so only
-    the scores are checked. If files are damaged, nothing is compared.
+    The queries are the codes of random items of all modalities. Each query is paired with hits at
+    all ranks and with other items, hits or not. The index's codec computes frequencies from its
+    vectors, or from ``files``, the index's feature files. Without files, if the codec reads concept
+    sets or if vectors are stored rounded, the stored frequencies are used, so only scores are
+    checked. If files are damaged, nothing is compared.
 
-    BocError if ``files`` lack an item.
+    Raises BocError if an item is missing from ``files``.
     """
     expected = {**index.manifest.items, "postings": index.manifest.postings}
     damaged = index.damaged_files()
@@ -130,8 +130,8 @@ def verify(
 
 @dataclass(frozen=True)
 class _Trial:
-    """A query: the id of an item, its ``code`` (1, V), the ``hits`` of the code, and the ``items``
-    to compare."""
+    """Query made from an item: the item's id, its ``code`` (1, V), the ``hits`` of the code, and
+    the ``items`` to compare."""
 
     id: str
     code: TermMatrix
@@ -143,8 +143,8 @@ class _Trial:
         return {hit.item.id: hit.score for hit in self.hits}
 
     def agrees(self, item: str, expected: int) -> bool:
-        """Return whether an item has the ``expected`` score. An item that is no hit has score 0, or
-        ranks after the last hit."""
+        """Return whether an item has the ``expected`` score. An item that is not a hit must have
+        score 0, or rank after the last hit."""
         if item in self.scores:
             return self.scores[item] == expected
         behind = len(self.hits) == HITS and (-expected, item) > (
@@ -162,7 +162,7 @@ def _ask(
     chance: random.Random,
 ) -> list[_Trial]:
     """Yield queries from the sample, each with items to compare. Half of the items are hits, if
-    there are enough hits."""
+    available."""
     if not sample:
         return []
     each = min(PER_QUERY, len(sample))
@@ -183,11 +183,13 @@ def _compare(
     source: _FrequencySource,
     trials: Sequence[_Trial],
 ) -> tuple[list[Mismatch], list[str]]:
-    """Return the pairs that disagree with ``source``, and the ids of items that differ by rounding.
+    """Return the pairs that disagree with ``source``, and the ids of items that differ only by
+    rounding.
 
-    Items that differ by rounding are compared with the stored frequencies. These are the codes of
-    the vectors except for ``ROUNDED`` frequencies, or the codes of vectors that are stored as the
-    same numbers: if two centroids are nearly as near, rounding decides which of them is a term.
+    Items that differ only by rounding are compared with the stored frequencies. Such frequencies
+    match the code of the vector except for ``ROUNDED`` terms, or match the code of another vector
+    that is stored as the same numbers. If two centroids are almost equally near, rounding decides
+    which of them is a term.
     """
     items = list({item.id: item for one in trials for item in one.items}.values())
     first = _mismatches(trials, items, source.documents)
@@ -209,7 +211,7 @@ def _compare(
 
 
 def _apart(codes: TermMatrix, stored: TermMatrix) -> Ints:
-    """Return the largest difference of frequencies in each row; at least 2 if more than ``ROUNDED``
+    """Return the largest frequency difference in each row; at least 2 if more than ``ROUNDED``
     frequencies differ."""
     apart = abs(codes - stored)
     apart.eliminate_zeros()
@@ -223,7 +225,7 @@ def _mismatches(
     items: Sequence[Item],
     documents: Callable[[Sequence[Item]], TermMatrix],
 ) -> list[Mismatch]:
-    """Return the pairs of queries and ``items`` whose scores are not the dot products with
+    """Return the pairs of queries and ``items`` whose scores differ from the dot products with
     ``documents``."""
     if not items:
         return []
@@ -240,8 +242,8 @@ def _mismatches(
 
 
 class _FrequencySource:
-    """The origin of the expected frequencies: the codec over the vectors of the index, or over its
-    feature ``files``; or stored terms."""
+    """Origin of the expected frequencies: the codec applied to the index's vectors or its feature
+    ``files``, or the stored terms."""
 
     def __init__(
         self,
@@ -274,8 +276,8 @@ class _FrequencySource:
         return self._rows(items, self._codec.encode_documents)
 
     def shaken(self, items: Sequence[Item], seed: int) -> TermMatrix:
-        """Return the codes of vectors that differ from the vectors of ``items`` by at most a unit
-        of their last place."""
+        """Return the codes of vectors that differ from the vectors of ``items`` by at most one unit
+        in the last place."""
         chance = np.random.default_rng(seed)
         dtype = self._index.manifest.vector_dtype
 
@@ -309,8 +311,7 @@ class _FrequencySource:
             for start in range(0, len(of), BATCH):
                 some = of[start : start + BATCH]
                 batch = [items[row] for row in some]
-                # A single item is read twice, because a product with a single row is rounded
-                # differently.
+                # One item is read twice, because a product with one row is rounded differently.
                 if len(batch) == 1:
                     batch *= 2
                 parts.append(encode(self._read(batch, modality))[: len(some)])
@@ -323,15 +324,15 @@ class _FrequencySource:
                 vectors = self._index.vectors([item.id for item in items])
             except KeyError as error:
                 raise BocError(
-                    f"item {error.args[0]!r} went away; verify when nobody changes the index",
+                    f"item {error.args[0]!r} was deleted meanwhile; verify when nobody changes the "
+                    "index",
                 ) from None
             return Embeddings(modality, vectors.astype(np.float32))
         parts = []
         for item in items:
             if (modality, item.id) not in self._places:
                 raise BocError(
-                    f"{self._files.path}: no item {item.id!r}, which the index holds; give all the "
-                    "files that it was made of",
+                    f"{self._files.path}: no item {item.id!r} of the index; give all its files",
                 )
             file, row = self._places[modality, item.id]
             batch = file.batch(modality, row, row + 1, sets=self._codec.reads_concepts)

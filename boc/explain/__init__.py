@@ -1,1 +1,1 @@
-"""Explanations: the terms behind a score, and the region closest to each word."""
+"""Explain hits by the terms behind a score and the region closest to each word."""

@@ -1,5 +1,5 @@
-"""Explanations of scores: the terms that an item shares with the query, and the regions and words
-behind these terms."""
+"""Explain a score by the terms that item and query share, and by the regions and words behind these
+terms."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LABELLED = 10
 
 @dataclass(frozen=True)
 class Match:
-    """A term that query and item share, with both frequencies. ``label`` is None if no label was
+    """Term shared by query and item, with both frequencies. ``label`` is None if no label was
     requested."""
 
     term: int
@@ -38,18 +38,18 @@ class Match:
 
     @property
     def product(self) -> int:
-        """The contribution of the term to the score."""
+        """Return the term's contribution to the score."""
         return self.query_frequency * self.item_frequency
 
 
 @dataclass(frozen=True)
 class ConceptParts:
-    """The parts of a query or an item: the words of a sentence, or the regions of a picture.
+    """Parts of a query or an item: the words of a sentence, or the regions of a picture.
 
-    ``names`` are the words, or the numbers of the regions from 1. ``vectors`` float32 (n, d) are
-    the concepts, ``of`` (n,) has the index of each concept's name, since several word-pieces form a
-    word. ``boxes`` (n, 4), x1 y1 x2 y2 in [0, 1], are given for pictures if the encoder provides
-    them.
+    ``names`` contains the words, or the region numbers from 1. ``vectors`` float32 (n, d) contains
+    the concepts. ``of`` (n,) contains the index of each concept's name, since several word-pieces
+    may form a word. ``boxes`` (n, 4), x1 y1 x2 y2 in [0, 1], is set for pictures if the encoder
+    provides boxes.
     """
 
     names: list[str]
@@ -60,14 +60,14 @@ class ConceptParts:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The explanation of the score of ``item`` for a query.
+    """Explanation of the score of ``item`` for a query.
 
-    ``matches`` are the shared terms, largest product first; ``query`` is the sentence, or the path
-    of the picture. ``query_parts`` and ``item_parts`` are None without concepts; ``missing`` then
-    says why. ``by_vectors`` is the score by the vectors; None for terms of another system.
-    ``part_shares`` float64 (matches, item parts) are the shares of the regions (or words)
-    of the item in each term; its rows sum to 1, or to 0 for terms without single parts.
-    ``offset`` is the part of the score by vectors that corrects hubs, None without such offsets.
+    ``matches`` lists the shared terms, largest product first. ``query`` is the sentence, or the
+    path of the picture. ``query_parts`` and ``item_parts`` are None without concepts; ``missing``
+    then gives the reason. ``by_vectors`` is the vector score, or None for terms from another
+    system. ``part_shares`` float64 (matches, item parts) contains the share of each region (or
+    word) of the item in each term; rows sum to 1, or to 0 for terms that do not come from single
+    parts. ``offset`` is the hub correction in the vector score, or None without hub offsets.
     """
 
     query: Item
@@ -82,11 +82,11 @@ class Explanation:
 
     @property
     def score(self) -> int:
-        """The sum of the products, which is the score of the engine before re-ranking."""
+        """Return the sum of the products, which is the engine's score before re-ranking."""
         return sum(match.product for match in self.matches)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the explanation as values for JSON: terms with words and examples; parts with
+        """Return the explanation as JSON values: terms with words and examples, and parts with
         names, boxes and weights."""
         terms = []
         for match, row in zip_longest(self.matches, self.part_shares):
@@ -124,8 +124,8 @@ class Explanation:
 
     @cached_property
     def alignment(self) -> Floats | None:
-        """The cosines (query parts, item parts) of concept vectors; a word has the maximum over its
-        word-pieces."""
+        """Return the cosines (query parts, item parts) of concept vectors. A word takes the maximum
+        over its word-pieces."""
         if self.query_parts is None or self.item_parts is None:
             return None
         cosines = unit_rows(self.query_parts.vectors) @ unit_rows(self.item_parts.vectors).T
@@ -133,15 +133,15 @@ class Explanation:
 
     @property
     def weighed_by(self) -> Literal["terms", "alignment"]:
-        """The origin of ``weights``: the matched terms, if the terms come from single parts of the
-        item, else the alignment."""
+        """Return the origin of ``weights``: the matched terms if they come from single parts of the
+        item, otherwise the alignment."""
         return "terms" if self.part_shares.any() else "alignment"
 
     @cached_property
     def weights(self) -> Doubles | None:
-        """The weights (n,) of the parts of the item. If terms come from single parts, the weights
-        are shares of the score, with sum 1. Otherwise they are mean cosines with the content words
-        of the query, or with all words or regions of a query without content words."""
+        """Return the weights (n,) of the item's parts. If terms come from single parts, the weights
+        are shares of the score and sum to 1. Otherwise they are mean cosines with the query's
+        content words, or with all words or regions of a query without content words."""
         if self.part_shares.any():
             products = np.array([match.product for match in self.matches], dtype=np.float64)
             sums = products @ self.part_shares
@@ -167,13 +167,15 @@ def explain(
 ) -> Explanation:
     """Explain the score of item ``id`` for a sentence or a picture.
 
-    The first ``labelled`` matches, in the order of their products, get labels from the codebook, or
-    else from the index. An item that shares no term with the query has no matches. BocError for an
-    unknown id. If the picture of the item cannot be read, ``missing`` says so, and only the terms
-    are explained.
+    The ``labelled`` matches with the largest products get labels from the codebook, or otherwise
+    from the index. An item that shares no term with the query has no matches. Raises BocError for
+    an unknown id. If the item's picture cannot be read, ``missing`` contains the reason, and only
+    the terms are explained.
     """
     if (text is None) == (image is None):
-        raise BocError("an explanation has one query; give either a sentence or a picture")
+        raise BocError(
+            "an explanation needs exactly one query; give either a sentence or a picture",
+        )
     query = Item("query", "image", str(image))
     if text is not None:
         check_sentence(text)
@@ -207,8 +209,8 @@ def explain_item(
 ) -> Explanation:
     """Explain the score of an item for an encoded query ``embeddings``.
 
-    ``encode`` encodes the item again, for its regions or words; the text of its ImageError becomes
-    ``missing``.
+    ``encode`` encodes the item again to get its regions or words. The text of its ImageError
+    becomes ``missing``.
     """
     code = searcher.codec.encode_queries(embeddings)
     matches = _matches(code, searcher.index.terms([item.id], code.indices.tolist()))
@@ -218,7 +220,7 @@ def explain_item(
     by_vectors = round(float(dot(embeddings.vectors[0], stored)[0]), 6)
     explanation = replace(explanation, by_vectors=by_vectors)
     if searcher.index.manifest.identity.has_offsets:
-        # In this component an item has its own offset, and a query has the weight of offsets.
+        # This component contains the offset of an item, and the offset weight of a query.
         place = MODALITIES.index(item.modality) - len(OFFSET_PARTS)
         offset = round(float(embeddings.vectors[0, place] * stored[0, place]), 4)
         explanation = replace(explanation, offset=offset)
@@ -236,7 +238,7 @@ def explain_item(
 
 
 def _matches(query: TermMatrix, item: TermMatrix) -> list[Match]:
-    """Return the shared terms of two rows, largest product first; ties go to the lower term."""
+    """Return the terms shared by two rows, largest product first; ties go to the lower term."""
     shared, a, b = np.intersect1d(
         query.indices,
         item.indices,
@@ -251,8 +253,7 @@ def _matches(query: TermMatrix, item: TermMatrix) -> list[Match]:
 
 
 def _parts(embeddings: Embeddings) -> ConceptParts | None:
-    """Return the concepts of the only item of ``embeddings`` with their names; None without
-    concepts."""
+    """Return the concepts and names of the single item in ``embeddings``; None without concepts."""
     if embeddings.concepts is None or not len(embeddings.concepts.values):
         return None
     vectors = embeddings.concepts[0]
@@ -272,12 +273,12 @@ def _part_shares(
     parts: ConceptParts | None,
     terms: Sequence[int],
 ) -> Doubles:
-    """Return the shares (terms, parts) of the parts in each term, by the frequencies of each part
+    """Return the share (terms, parts) of each part in each term, from the frequencies of each part
     encoded alone."""
     if parts is None:
         return np.zeros((len(terms), 0))
     part_shares = np.zeros((len(terms), len(parts.names)))
-    # In other codes the whole vector makes the terms, not single parts.
+    # In other codes, terms come from the whole vector rather than from single parts.
     if not codec.reads_concepts:
         return part_shares
     n = len(parts.vectors)
@@ -291,7 +292,7 @@ def _part_shares(
 
 
 class TermLabels:
-    """Labels of terms: from ``term_labels_`` of a step of the codec, or else from the index.
+    """Term labels, from ``term_labels_`` of a codec step, or otherwise from the index.
 
     A label is made on first use, and cached.
     """

@@ -24,7 +24,7 @@ file."""
 PACKED = (b"\x1f\x8b", b"BZ", b"\xfd7", b"(\xb5")  # first bytes of compressed files
 KEPT = 16  # number of archives whose members are kept in memory
 BLOCK = 512  # size of a header in bytes
-# Limits of times: a damaged file system may report times of another millennium.
+# Time limits, because a damaged file system may report times in another millennium.
 LEAST = -(2**63)
 MOST = 2**63 - 1
 LONGEST = 1 << 20  # largest size of a name or another header, in bytes
@@ -41,7 +41,7 @@ class _Headers(io.FileIO):
 
 
 class Members(NamedTuple):
-    """The files of an archive: ``places`` maps names to offset and size, ``faults`` lists the
+    """Files in an archive: ``places`` maps names to offset and size, and ``faults`` lists the
     entries left out."""
 
     places: dict[str, tuple[int, int]]
@@ -87,8 +87,8 @@ def _members(file: BinaryIO, status: os.stat_result) -> Members:
     members."""
     if not stat.S_ISREG(status.st_mode) or file.read(2) in PACKED:
         raise SourceError(
-            f"{file.name}: packed, or no regular file, so members cannot be read; unpack it to a "
-            ".tar",
+            f"{file.name}: packed, or not a regular file, so members cannot be read; unpack it to "
+            "a .tar",
         )
     found = Members({}, [])
     end = 0
@@ -98,7 +98,7 @@ def _members(file: BinaryIO, status: os.stat_result) -> Members:
         headers.seek(0)
         tar = tarfile.open(fileobj=headers, mode="r:", ignore_zeros=True)  # noqa: SIM115
     except (tarfile.TarError, ValueError) as error:
-        raise SourceError(f"{file.name}: no tar archive ({error}); make it again") from error
+        raise SourceError(f"{file.name}: not a tar archive ({error}); make it again") from error
     while tar.offset <= size:
         try:
             info = tar.next()
@@ -168,8 +168,8 @@ def place(archive: BinaryIO, name: str) -> tuple[int, int]:
 
 @contextmanager
 def _through(path: Path) -> Iterator[tuple[BinaryIO, str]]:
-    """Open the archive on the way to ``path``, and yield it with the rest of the path. Raises
-    OSError if there is no archive."""
+    """Open the archive that contains ``path``, and yield it with the rest of the path. Raises
+    OSError without an archive."""
     outer = next(
         (outer for outer in path.parents if outer.suffix.lower() == SUFFIX and outer.is_file()),
         None,

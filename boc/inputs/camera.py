@@ -1,7 +1,7 @@
 """Read metadata that a camera wrote into a picture (EXIF).
 
-Pillow reads the entries. Anybody can write anything there, so a value counts only if it has the
-right type and lies in its range.
+Pillow reads the entries. Anybody can write arbitrary entries, so a value counts only if its type
+and range are right.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def _angle(place: Mapping[int, Any], tag: int, sides: str, most: int) -> float |
         parts = [float(part) for part in place.get(tag + 1, ())]
     except (TypeError, ValueError, ArithmeticError):
         return None
-    # An empty side is part of any text, so the length is checked, too. An odd fraction gives NaN.
+    # An empty side is part of any text, so its length is also checked. An odd fraction gives NaN.
     if len(side) != 1 or side not in sides or len(parts) not in (1, 2, 3):
         return None
     angle: float = sum(part / 60**i for i, part in enumerate(parts))

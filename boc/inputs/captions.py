@@ -51,8 +51,8 @@ KINDS: tuple[tuple[set[type], FieldType], ...] = (
 
 @dataclass
 class CaptionTable:
-    """The ``captions`` and metadata ``fields`` of pictures by their names, in order, and
-    ``faults``, the reasons for entries left out."""
+    """``captions`` and metadata ``fields`` of pictures by name, in order, with ``faults``, the
+    reasons for entries left out."""
 
     captions: dict[str, list[str]] = field(default_factory=dict)
     fields: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -214,7 +214,7 @@ def read_table(path: Path, images: Path | None) -> tuple[list[Item], dict[str, F
     if root is None:
         tried = " or ".join(map(str, folders))
         raise SourceError(
-            f"{path}: none of its {len(names)} pictures ({names[0]}, ...) is in {tried}",
+            f"{path}: its {len(names)} pictures ({names[0]}, ...) are not in {tried}",
             "name the folder with <--images>",
         )
     paths = (path_text(str(path_on_disk(root, name).resolve())) for name in names)
@@ -263,7 +263,7 @@ def _parquet(path: Path, faults: list[str]) -> Objects:
         reason = " ".join(str(error).split())
         if not number:
             raise SourceError(
-                f"{path}: no Parquet file that can be read ({reason}); fetch it again",
+                f"{path}: not a readable Parquet file ({reason}); fetch it again",
             ) from error
         faults.append(f"the rows after {number} are damaged ({reason})")
 

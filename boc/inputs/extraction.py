@@ -36,8 +36,8 @@ class Speed:
 
 
 class Extraction:
-    """Extracts a source into a feature file, part by part. With the same arguments it continues a
-    killed run.
+    """Extract a source to a feature file, part by part. With the same arguments, a killed run
+    continues.
 
     Give ``regions`` for a region file, or ``encoder`` for a file of embeddings; ``precision`` is
     the precision in which the encoder computes. Pictures are prepared in ``workers`` other
@@ -93,7 +93,7 @@ class Extraction:
         else:
             if ocr:
                 raise SourceError(
-                    f"{source.file} holds no pictures to read the words of; leave out ocr",
+                    f"{source.file}: no pictures whose words could be read; leave out ocr",
                 )
             self.workers = 0
             self._prepare = self._region_file(source.file)
@@ -146,14 +146,13 @@ class Extraction:
         file = FeatureFile(path)
         if file.header.kind != "regions" or self.encoder is None:
             raise FeatureFileError(
-                f"{path}: holds {file.header.kind}; only regions can be encoded, by an encoder",
+                f"{path}: contains {file.header.kind}; an encoder can only encode regions",
             )
         # The preparer of a region encoder is its region source.
         made_for = getattr(self.encoder.preparer, "identity", None)
         if made_for is None or made_for.digest != file.header.digest:
             raise FeatureFileError(
-                f"{path}: its regions are not those the encoder was trained on; extract from the "
-                "pictures",
+                f"{path}: the encoder was trained on other regions; extract from the pictures",
             )
         return _StoredRegions(file)
 
@@ -237,12 +236,13 @@ class _WithFacts:
             if state == settled_state(image.path):
                 return facts, prepared
         raise ImageError(
-            f"{image.path}: changes while it is read; repeat the command when nothing writes it",
+            f"{image.path}: changed while it was read; repeat the command when no program writes "
+            "it",
         )
 
 
 class _StoredRegions:
-    """A region source that reads the regions in a feature file, by picture id."""
+    """Region source that reads regions from a feature file, by picture id."""
 
     def __init__(self, file: FeatureFile) -> None:
         self._places = {item.id: place for place, item in enumerate(file.items("image"))}

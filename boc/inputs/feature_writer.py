@@ -23,7 +23,7 @@ from boc.vectors import Floats, Ints
 
 
 class FeatureWriter:
-    """Writes a feature file batch by batch. After a kill, a writer with the same arguments
+    """Write a feature file batch by batch. If a writer is killed, a new one with the same arguments
     continues.
 
     ``done`` is the number of source items that are safely stored. Parts of a run with other
@@ -66,7 +66,7 @@ class FeatureWriter:
         parts = self._parts()
         with replacing(self.path) as temporary:
             _write(temporary, self.header, lambda: self._batches(parts, failed), failed.items())
-        # Files left by a killed run are removed, too; files of other programs stay.
+        # Files left by a killed run are also removed; files of other programs are kept.
         for made in (
             *reversed(parts),
             *self.folder.glob(".[0-9h]*.tmp"),
@@ -88,7 +88,7 @@ class FeatureWriter:
             with FeatureFile(part) as file:
                 if file.header != self.header:
                     raise FeatureFileError(
-                        f"{part} is of another run; delete {self.folder} to start again",
+                        f"{part} belongs to another run; delete {self.folder} to start again",
                     )
                 failed |= file.failures
                 read = file.batch if file.header.kind == "embeddings" else file.region_batch
@@ -119,7 +119,7 @@ class FeatureWriter:
             ours = OPTIONAL | mine
             differing = [key for key in ours | theirs if theirs.get(key) != ours.get(key)]
             raise FeatureFileError(
-                f"{self.folder} holds an unfinished run with another {' and '.join(differing)}; "
+                f"{self.folder} contains an unfinished run with another {' and '.join(differing)}; "
                 "repeat that run to finish it, or delete the folder to start again",
             )
         done = 0
@@ -128,15 +128,15 @@ class FeatureWriter:
             if start == done:
                 done = stop
             else:
-                # A run that stopped while it removed its parts left a gap before this part.
+                # A run that stopped while removing its parts left a gap before this part.
                 part.unlink()
         return done
 
 
 @dataclass
 class _Columns:
-    """The columns of a batch by their names in a file: ``items`` with one entry per item, and
-    ``rows`` with one entry per row of the sets, which ``offsets`` separate."""
+    """Columns of a batch by file name: ``items`` with one entry per item, and ``rows`` with one
+    entry per set row; ``offsets`` separate the sets."""
 
     items: dict[str, list[str] | Floats]
     rows: dict[str, list[str] | Floats]
@@ -179,8 +179,8 @@ class _Columns:
 
 
 class _Sink:
-    """A file for HDF5, which would end the process after a failed write. So the first ``error`` is
-    kept, and later writes are dropped."""
+    """File for HDF5, which would end the process after a failed write. Therefore the first
+    ``error`` is kept, and later writes are dropped."""
 
     def __init__(self, raw: FileIO) -> None:
         self.error: OSError | None = None

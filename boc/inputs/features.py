@@ -1,4 +1,4 @@
-"""Read HDF5 feature files, which hold items of both modalities with their arrays.
+"""Read HDF5 feature files, which contain items of both modalities with their arrays.
 
 A killed writer can continue: while a file is written, its batches are small files in a folder
 beside it (``FILE.parts/``), each renamed into place when complete. HDF5 itself cannot do this: a
@@ -62,7 +62,7 @@ SAMPLED = 1 << 12  # rows of a sample read at a time
 
 
 class FeatureFile:
-    """A complete feature file, opened for reading. Arrays are read a batch at a time.
+    """Complete feature file, opened for reading. Arrays are read batch by batch.
 
     Raises FeatureFileError, which names the file, if it is missing, foreign, damaged or newer.
     """
@@ -84,7 +84,7 @@ class FeatureFile:
         """Raise FeatureFileError for a region file."""
         if self.header.kind != "embeddings":
             raise FeatureFileError(
-                f"{self.path}: holds regions, not vectors",
+                f"{self.path}: contains regions, not vectors",
                 "use <boc extract --encoder> on it first",
             )
 
@@ -231,8 +231,7 @@ class FeatureFile:
                 arrays += [f"ragged/{name}" for name in sorted(self.ragged_arrays(modality))]
             for name in arrays if self.count(modality) else ():
                 for start in range(0, len(self._file[modality][name]), BLOCK):
-                    # Each block has its own memory map, so that pages already read do not count
-                    # as memory of the process.
+                    # With a memory map per block, the process does not keep pages already read.
                     block = self.memory_map(modality, name)[start : start + BLOCK]
                     digest.update(np.ascontiguousarray(block).data)
                     del block
@@ -266,13 +265,13 @@ def is_feature_file(path: Path) -> bool:
 
 
 def is_embeddings(path: Path) -> bool:
-    """Return whether a feature file holds embeddings, as opposed to regions."""
+    """Return whether a feature file contains embeddings rather than regions."""
     with FeatureFile(path) as file:
         return file.header.kind == "embeddings"
 
 
 class FeatureFiles:
-    """Several feature files of one encoder, read as one file. Their order does not depend on the
+    """Several feature files from one encoder, read as one file. Their order does not depend on the
     order of the arguments.
 
     Raises FeatureFileError if they do not belong together, or if two of them contain the same item;
@@ -291,8 +290,8 @@ class FeatureFiles:
                 for key in ids:
                     if key in place:
                         raise FeatureFileError(
-                            f"{file.path} and {place[key].path} both hold {key!r}; leave one of "
-                            "them out, or extract distinct shards",
+                            f"{file.path} and {place[key].path} both contain {key!r}; leave one "
+                            "file out, or extract distinct shards",
                         )
                 place.update(dict.fromkeys(ids, file))
             self._stack = stack.pop_all()
@@ -313,15 +312,14 @@ class FeatureFiles:
                 if one != other:
                     raise FeatureFileError(
                         f"{file.path} and {first.path} do not belong together: their {name} is "
-                        f"{other} and {one}; give "
-                        "files that one encoder made with the same options",
+                        f"{other} and {one}; give files from one encoder with the same options",
                     )
             for modality in MODALITIES:
                 names = file.ragged_arrays(modality)
                 if file.count(modality) and arrays.setdefault(modality, (file, names))[1] != names:
                     raise FeatureFileError(
-                        f"{file.path} and {arrays[modality][0].path} do not belong together: one "
-                        "of them holds no concept sets",
+                        f"{file.path} and {arrays[modality][0].path} do not belong together: only "
+                        "one has concept sets",
                         "make both with <boc extract --set concepts=false>, or neither",
                     )
 
@@ -333,7 +331,7 @@ class FeatureFiles:
 
     @property
     def header(self) -> Header:
-        """The header of the single file, or the combined header of several files."""
+        """Return the header of a single file, or the combined header of several files."""
         first = self.files[0].header
         if len(self.files) == 1:
             return first
@@ -385,11 +383,11 @@ def read_queries(path: Path, identity: Identity) -> Iterator[tuple[list[Item], E
         file.check_embeddings()
         if file.header.digest != identity.digest:
             raise FeatureFileError(
-                f"{path}: made by {file.header.spec}, the index by {identity.spec}; use one "
+                f"{path}: made by {file.header.spec}, but the index by {identity.spec}; use one "
                 "encoder",
             )
         if not any(map(file.count, MODALITIES)):
-            raise FeatureFileError(f"{path}: holds no items")
+            raise FeatureFileError(f"{path}: contains no items")
         for modality in MODALITIES:
             for batch in file.batches(modality, 256):
                 yield batch.items, batch.embeddings

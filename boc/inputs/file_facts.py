@@ -88,7 +88,7 @@ def state_of(path: Path | str) -> FileState:
     read, as on a failing disk."""
     try:
         try:
-            # A Path for each of many files takes longer than the call.
+            # Making a Path for each of many files takes longer than the call.
             status = os.stat(path)  # noqa: PTH116
             size = None
         except NotADirectoryError:

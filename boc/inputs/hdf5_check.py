@@ -34,7 +34,7 @@ HEADER = 16  # bytes before the strings of a heap, and before each string
 
 @dataclass(frozen=True)
 class Header:
-    """The header of a feature file.
+    """Header of a feature file.
 
     ``source`` is the digest of the list of items from which the file was made, ``shard`` the part
     of the full list, and ``precision`` the precision of the encoder's matrix products, which the
@@ -75,7 +75,7 @@ class Header:
 
     @property
     def types(self) -> dict[str, FieldType]:
-        """The metadata fields of the items, with their types."""
+        """Return the items' metadata fields with their types."""
         return parse_json(self.fields) if self.fields else {}
 
     @property
@@ -100,10 +100,10 @@ def open_checked(path: Path) -> tuple[h5py.File, Header]:
         except FileNotFoundError:
             if path.with_name(f"{path.name}.parts").exists():
                 raise FeatureFileError(
-                    f"{path}: not finished",
+                    f"{path}: unfinished",
                     "repeat the <boc extract> that began it, it continues where it stopped",
                 ) from None
-            raise FeatureFileError(f"{path}: no such file", MAKE) from None
+            raise FeatureFileError(f"{path}: file does not exist", MAKE) from None
     try:
         with reporting_damage(path):
             check_heaps(path, file)
@@ -147,7 +147,8 @@ def _read_header(path: Path, attributes: Mapping[str, Any]) -> Header:
         raise FeatureFileError(f"{path}: an HDF5 file, but not a feature file of boc", MAKE)
     if entries["format"] > FORMAT:
         raise FeatureFileError(
-            f"{path}: feature format {entries['format']}, this boc reads to {FORMAT}; upgrade boc",
+            f"{path}: feature format {entries['format']}, but this boc reads up to {FORMAT}; "
+            "upgrade boc",
         )
     if not names <= entries.keys() | OPTIONAL.keys():
         raise FeatureFileError(f"{path}: incomplete header", MAKE)
@@ -235,7 +236,7 @@ def _arrays(path: Path, group: h5py.Group, prefix: str) -> Iterator[tuple[str, h
         where = f"{prefix}{name}"
         if not isinstance(group.get(name, getlink=True), h5py.HardLink):
             raise FeatureFileError(
-                f"{path}: {where} is a link to another place, which is not followed",
+                f"{path}: {where} is a link, and links are not followed",
                 MAKE,
             )
         entry = group[name]
@@ -244,7 +245,7 @@ def _arrays(path: Path, group: h5py.Group, prefix: str) -> Iterator[tuple[str, h
         elif isinstance(entry, h5py.Dataset):
             if entry.is_virtual or entry.external:
                 raise FeatureFileError(
-                    f"{path}: the numbers of {where} stand in another file",
+                    f"{path}: the numbers of {where} are stored in another file",
                     MAKE,
                 )
             start = entry.id.get_offset()
@@ -261,7 +262,7 @@ def _arrays(path: Path, group: h5py.Group, prefix: str) -> Iterator[tuple[str, h
                 raise FeatureFileError(f"{path}: {where} is cut short", MAKE)
             yield where, entry
         else:
-            raise FeatureFileError(f"{path}: {where} is no array", MAKE)
+            raise FeatureFileError(f"{path}: {where} is not an array", MAKE)
 
 
 def _is_text(data: h5py.Dataset) -> bool:

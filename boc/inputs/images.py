@@ -92,14 +92,14 @@ def read_image(path: Path, max_pixels: int = MAX_PIXELS, least: int | None = Non
     """Read a picture as upright RGB: the EXIF orientation is applied, colours are converted to
     sRGB, and transparency is blended with white.
 
-    Grey of more than 8 bits is scaled by the smallest usual bit depth that holds its largest value;
-    floating-point grey up to 1 is stretched from its smallest to its largest value. For an
+    Grey of more than 8 bits is scaled by the smallest usual bit depth that contains its largest
+    value; floating-point grey up to 1 is stretched from its smallest to its largest value. For an
     animation, the first frame that shows more than one colour is read. For thumbnails, a JPEG may
     be decoded at a smaller size, with no side below ``least`` pixels.
 
-    A truncated file is read as far as it goes, with a ``CutShort`` warning. Raises ImageError for a
-    file that is missing, empty or not a picture, and for more than ``max_pixels`` pixels (checked
-    before decoding); raises BocError if the system is out of file handles or memory.
+    The readable part of a truncated file is read, with a ``CutShort`` warning. Raises ImageError
+    for a file that is missing, empty or not a picture, and for more than ``max_pixels`` pixels
+    (checked before decoding); raises BocError if the system is out of file handles or memory.
     """
     from PIL.Image import Transpose
 
@@ -136,7 +136,7 @@ def _load(image: ImageFile, path: Path) -> None:
     except OSError as error:
         if "truncated" not in str(error):
             raise
-        # This setting is global, so other threads may read truncated files without a warning.
+        # This setting is global, so other threads may read truncated files without warnings.
         Files.LOAD_TRUNCATED_IMAGES = True
         try:
             image.load()
@@ -185,8 +185,8 @@ def picture_file(picture: Picture) -> Iterator[Path]:
     if isinstance(picture, np.ndarray):
         if picture.dtype != np.uint8 or picture.shape[2:] != (3,):
             raise BocError(
-                f"an array of shape {picture.shape} and type {picture.dtype} is no picture; give "
-                "(height, width, 3) of uint8",
+                f"an array of shape {picture.shape} and type {picture.dtype} is not a picture; "
+                "give uint8 (height, width, 3)",
             )
         picture = fromarray(picture)
     data: Any = picture
@@ -256,12 +256,12 @@ def check_file(file: BinaryIO, name: str, largest: int | None = None) -> os.stat
     and at most ``largest`` bytes long."""
     status = os.fstat(file.fileno())
     if not stat.S_ISREG(status.st_mode):
-        raise ImageError(f"{name}: no regular file; put the picture itself there")
+        raise ImageError(f"{name}: not a regular file; put the picture itself there")
     if status.st_size == 0:
         raise ImageError(f"{name}: empty file (0 bytes); delete it or fetch it again")
     if largest is not None and status.st_size > largest:
         raise ImageError(
-            f"{name}: {status.st_size:,} bytes, the limit is {largest:,}; reduce the picture",
+            f"{name}: {status.st_size:,} bytes, but the limit is {largest:,}; reduce the picture",
         )
     return status
 
@@ -316,7 +316,7 @@ def orientation(image: Image) -> int:
 
 def exif_of(image: Image) -> Exif:
     """Return the EXIF of an open picture, without the orientation in XMP, which Pillow adds.
-    Browsers ignore it, too, since programs that turn the pixels do not always update it."""
+    Browsers also ignore it, since programs that rotate the pixels do not always update it."""
     xmp = {name: image.info.pop(name) for name in XMP if name in image.info}
     try:
         return image.getexif()
@@ -332,7 +332,7 @@ def check_pixels(image: Image, name: object, max_pixels: int = MAX_PIXELS) -> No
         most *= REDUCED**2
     if width * height > most:
         raise ImageError(
-            f"{name}: {width} x {height} pixels, the limit is {most:,}; reduce the picture",
+            f"{name}: {width} x {height} pixels, but the limit is {most:,}; reduce the picture",
         )
 
 

@@ -3,8 +3,7 @@
 A table is a CSV whose header declares the types,
 ``id,year:integer,tag:keyword,taken:date,title:text``. A field without a type is a keyword. A cell
 may have several values, separated by ``|``; an empty cell has no value. Tables saved by
-spreadsheets are read, too, with other separators, capitalized names, and other formats of dates and
-numbers.
+spreadsheets may have other separators, capitalized names, and other formats of dates and numbers.
 """
 
 from __future__ import annotations
@@ -176,7 +175,7 @@ def parse_filter(text: str, types: Mapping[str, FieldType]) -> Filter:
     value = match[3].strip() if match else ""
     if match is None or not value:
         raise BocError(
-            f"{text!r} is no filter; write FIELD=VALUE, or one of != < <= > >=, such as year>=2020",
+            f"{text!r} is not a filter; write FIELD=VALUE, or use != < <= > >=: year>=2020",
         )
     name = match[1]
     op = cast(Any, "=" if match[2] == "==" else match[2])
@@ -219,7 +218,7 @@ def check_filter(condition: Filter, types: Mapping[str, FieldType]) -> Filter:
         checked = [check_filter(part, types) for part in condition.alternatives]
         return replace(checked[0], others=tuple(checked[1:]))
     if op not in ("=", "!=") and (kind == "boolean" or op not in list(_COMPARE)):
-        raise BocError(f"{name} of type {kind} does not compare by {op!r}; take = or !=")
+        raise BocError(f"{name} of type {kind} cannot be compared by {op!r}; use = or !=")
     ranged = kind in ("date", "keyword") and op in ("=", "!=")
     if condition.last is not None and not ranged:
         raise BocError(f"{name} of type {kind} by {op!r} has no last value; leave it out")
@@ -245,7 +244,7 @@ def no_value(name: str, kind: FieldType, value: object) -> BocError:
 
 
 def holds(condition: Filter, fields: Mapping[str, Any]) -> bool:
-    """Return whether ``condition`` holds for an item with these ``fields``."""
+    """Return whether an item with these ``fields`` meets ``condition``."""
     values = values_of(fields, condition.field)
     if condition.op == "!=" or condition.others:
         equal = [replace(each, op="=") for each in condition.alternatives]
@@ -256,12 +255,12 @@ def holds(condition: Filter, fields: Mapping[str, Any]) -> bool:
 
 
 def check_sort(sort: str, types: Mapping[str, FieldType]) -> str:
-    """Return ``sort`` if it is a field of ``types``, or a minus and such a field. Raises BocError,
+    """Return ``sort`` if it is a field of ``types``, optionally after a minus. Raises BocError,
     which names the known fields or the rule."""
     name = sort.removeprefix("-")
     if name not in types:
         raise BocError(
-            f"hits cannot be sorted by {name!r}, which is no metadata field of the index "
+            f"hits cannot be sorted by {name!r}, which is not a metadata field of the index "
             f"({_known(types)})",
         )
     if types[name] == "text":
@@ -366,7 +365,7 @@ def _types(path: Path, header: Sequence[str]) -> dict[str, FieldType]:
                 "and _, a letter first",
             )
         if name in types:
-            raise SourceError(f"{path}, line 1: the field {name!r} stands here twice; rename one")
+            raise SourceError(f"{path}, line 1: the field {name!r} occurs twice; rename one")
         if kind not in TYPES:
             raise SourceError(
                 f"{path}, line 1: no type {kind!r} of {name!r}; known: {', '.join(TYPES)}",
@@ -408,7 +407,7 @@ def keep_values(
 
 
 def parse_value(text: str, kind: FieldType) -> Value:
-    """Parse ``text`` as a value of this type. Raises ValueError if it is not such a value."""
+    """Parse ``text`` as a value of this type. Raises ValueError for an invalid value."""
     if kind == "integer":
         if re.fullmatch(r"[+-]?[0-9]{1,19}", text) and -(2**63) <= int(text) < 2**63:
             return int(text)
@@ -449,7 +448,7 @@ def _date(text: str) -> str:
     local = f"{day}T{minutes or '00:00'}{seconds or ':00'}{zone}"
     try:
         moment = datetime.fromisoformat(local).astimezone(timezone.utc)
-    except OverflowError:  # beyond the years 1 to 9999
+    except OverflowError:  # the year lies outside 1 to 9999
         raise ValueError from None
     return moment.replace(tzinfo=None).isoformat(timespec="seconds")
 

@@ -73,8 +73,7 @@ def preparing(
         # parent ends them. The tracker is started before, since its start lets interrupts through.
         resource_tracker.ensure_running()
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        # The workers do not import the program of the user, which may lack a main guard and would
-        # then run again.
+        # Workers do not import the user's program, which may lack a main guard.
         program = sys.modules["__main__"]
         sys.modules["__main__"] = ModuleType("__main__")
         try:
@@ -113,7 +112,7 @@ def _results(
         except BrokenProcessPool as error:
             raise BocError(
                 f"a worker process ended at {image.path}, perhaps killed for memory",
-                "repeat the command to go on; if memory is short: <boc extract --set workers=1>",
+                "repeat the command to continue; if memory is short: <boc extract --set workers=1>",
             ) from error
         yield _check_result(value)
 

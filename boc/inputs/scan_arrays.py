@@ -40,8 +40,8 @@ def read_scan(path: Path) -> list[Item]:
     captions = _lines(beside)
     if len(captions) != CAPTIONS * count:
         raise SourceError(
-            f"{beside}: {len(captions)} captions for the {count} pictures of {path.name}, expected "
-            f"{CAPTIONS} of each; give both files of one split",
+            f"{beside}: {len(captions)} captions for the {count} pictures of {path.name}, but "
+            f"{CAPTIONS} are needed per picture; give both files of one split",
         )
     ids = path.with_name(f"{split}_ids.txt")
     lines = [line.strip() for line in _lines(ids)] if ids.is_file() else []
@@ -71,11 +71,10 @@ def rows_of(path: Path) -> int:
             f"{path}: cannot be read ({error.strerror or error}); fetch it again",
         ) from error
     except DAMAGE as error:
-        raise SourceError(f"{path}: not an array of numpy; fetch it again") from error
+        raise SourceError(f"{path}: not a numpy array; fetch it again") from error
     if len(shape) != 3 or 0 in shape:
         raise SourceError(
-            f"{path}: has the shape {shape}, not (pictures, regions, numbers); give an array of "
-            "SCAN",
+            f"{path}: has the shape {shape}, not (pictures, regions, numbers); give a SCAN array",
         )
     return int(shape[0])
 

@@ -71,7 +71,7 @@ UNWANTED = (
 
 @dataclass(frozen=True)
 class Source:
-    """The items of a source in a fixed order: pictures first, then captions.
+    """Items of a source in a fixed order, pictures first, then captions.
 
     ``file`` is the path of the feature file with the items, or None if they are pictures and plain
     text. ``types`` are the metadata fields of the items with their types. ``shard`` is the part of
@@ -133,7 +133,7 @@ def shard_of(shard: str) -> tuple[int, int]:
     match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", shard)
     if match and 1 <= int(match[1]) <= int(match[2]):
         return int(match[1]), int(match[2])
-    raise SourceError(f"{shard!r} is no shard; write I/N with I from 1 to N, for example 3/16")
+    raise SourceError(f"{shard!r} is not a shard; write I/N with I from 1 to N, such as 3/16")
 
 
 def open_source(
@@ -160,7 +160,7 @@ def open_source(
         with FeatureFile(path) as file:
             source = Source(file.items("image") + file.items("text"), file.header.types, path)
         if not source.items:
-            raise SourceError(f"{path}: holds no items; {ADVICE}")
+            raise SourceError(f"{path}: contains no items; {ADVICE}")
     elif is_scan_array(path):
         source = Source(read_scan(path))
     else:
@@ -173,8 +173,8 @@ def open_source(
     missing = sorted(name for form, name in names.items() if form not in here)
     if not chosen:
         raise SourceError(
-            f"{ids}: none of {len(names)} ids is in the source (such as {missing[0]}); list ids "
-            "of it",
+            f"{ids}: the source contains no id of {len(names)} (such as {missing[0]}); list ids of "
+            "its pictures",
         )
     leave_out(f"{ids}: ids that are not in the source", missing)
     return replace(source, items=chosen)
@@ -201,8 +201,8 @@ def open_sources(
     for path in paths:
         if path.is_dir() or not is_embeddings(path):
             raise BocError(
-                f"{path} holds no vectors; several sources must all be folders or tar archives, or "
-                "feature files",
+                f"{path} contains no vectors; several sources must all be folders or tar archives, "
+                "or feature files",
             )
     return Source([], file=paths[0])
 
@@ -215,8 +215,8 @@ def join_sources(one: Source, other: Source) -> Source:
     }
     if both:
         raise SourceError(
-            f"{len(both)} pictures (such as {min(both)}) are both to learn from and to validate "
-            "on; keep them apart",
+            f"{len(both)} pictures (such as {min(both)}) are in both the training and the "
+            "validation set; keep them apart",
         )
     return replace(
         one,
@@ -284,7 +284,7 @@ def _check_folder(folder: Path) -> None:
 
 @dataclass
 class Listing:
-    """The contents of a folder, as relative paths: files, links to folders, ``unwanted`` names, and
+    """Contents of a folder as relative paths: files, links to folders, ``unwanted`` names, and
     ``closed`` folders, which this user cannot list.
 
     Files are sorted by the parts of their paths; ``linked`` files are links to files.
@@ -346,8 +346,8 @@ def listing(folder: Path, exclude: Sequence[str] = UNWANTED) -> Listing:
 
 
 def beginnings(folders: Sequence[Path]) -> list[str]:
-    """Return the prefix of the picture ids of each folder: empty for a single folder, else the name
-    of the folder and /.
+    """Return the id prefix of each folder: empty for a single folder, otherwise the folder name and
+    /.
 
     So files with the same name in two folders stay distinct. Raises SourceError if two folders have
     the same name, or if one lies in another.
@@ -359,13 +359,13 @@ def beginnings(folders: Sequence[Path]) -> list[str]:
     for folder, root in zip(folders, roots, strict=True):
         if root.name in names:
             raise SourceError(
-                f"{folder} and {names[root.name]} are both called {root.name!r}, with which the "
-                "ids of their pictures begin; rename one, or give the folder that holds both",
+                f"{folder} and {names[root.name]} have the same name {root.name!r}, which begins "
+                "the ids of their pictures; rename one, or give their parent folder",
             )
         names[root.name] = folder
         for outer in roots:
             if outer in root.parents:
-                raise SourceError(f"{folder} lies in {outer}, which is given too; leave it out")
+                raise SourceError(f"{folder} lies in {outer}, which is also a source; leave it out")
     return [f"{path_text(root.name)}/" for root in roots]
 
 
@@ -425,8 +425,7 @@ def _folder(
     items = []
     for name in inside.files:
         if suffix(name) in read:
-            # A link may point elsewhere later. A dangling link is listed; reading it raises the
-            # error.
+            # A dangling link is listed, because reading it raises the error.
             path = f"{root}/{name}"
             if name in inside.linked:
                 path = os.path.realpath(path)

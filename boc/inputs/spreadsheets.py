@@ -34,13 +34,13 @@ _NUMBERS = {
 
 
 class CellError(ValueError):
-    """An error in a cell; its text explains the error and how to write the cell."""
+    """A cell is invalid or ambiguous; the text explains how to write it."""
 
 
 @dataclass
 class Table:
-    """An open table: its ``header`` in lower case, and its ``rows``, pairs of the place where a row
-    ends, such as "line 3", and its cells."""
+    """Open table with a lower-case ``header`` and ``rows``, which are pairs of the place where a
+    row ends, such as "line 3", and its cells."""
 
     header: list[str]
     rows: Iterator[tuple[str, list[str]]]
@@ -131,8 +131,9 @@ def order_of(cells: Iterable[str]) -> str:
 
 
 def mark_of(cells: set[str], separator: str) -> str:
-    """Return the decimal mark of a column, if some of its numbers show it. Otherwise it is a comma
-    if semicolons separate the cells, and a point if not, unless the other mark occurs, too."""
+    """Return the decimal mark of a column, if some of its numbers show it. Otherwise the mark is a
+    comma if semicolons separate the cells, and a point if not, unless the other mark also
+    occurs."""
     marks = {"".join(_readings(cell)) for cell in cells} & {".", ","}
     usual = ",." if separator == ";" else ".,"
     if usual[1] not in "".join(cells):

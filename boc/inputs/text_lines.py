@@ -24,7 +24,7 @@ def read_ids(path: Path) -> list[str]:
     if not ids:
         raise SourceError(
             f"{path}: lists no ids{''.join(f' ({fault})' for fault in faults[:1])}; give one id "
-            "a line",
+            "per line",
         )
     leave_out(str(path), faults)
     return ids
@@ -41,8 +41,8 @@ def file_bytes(path: Path, step: str) -> bytes:
 
 
 def text_lines(data: bytes, name: str, faults: list[str] | None = None) -> list[str]:
-    r"""Return the lines of ``data``, which is UTF-8 with or without a byte order mark. Lines end at
-    \n or \r\n and nowhere else.
+    r"""Return the lines of ``data``, which is UTF-8 with or without a byte order mark. Lines end
+    only at \n or \r\n.
 
     Raises SourceError, which names ``name`` and the line, for a line that is not UTF-8. If
     ``faults`` are given, the line is left out and added to them instead.

@@ -27,8 +27,8 @@ from boc.inputs.text_lines import read_ids, text_lines
 
 @dataclass
 class VectorRows:
-    """The rows of a file, an array (n, d), with ids, sentences, and the ids of the pictures of the
-    sentences; each is None if the file lacks it. With ``exact``, the length of a vector counts."""
+    """Rows of a file, an array (n, d), with ids, sentences, and the sentences' picture ids, each
+    None if the file lacks them. With ``exact``, vector lengths count."""
 
     path: Path
     rows: Any
@@ -85,12 +85,12 @@ def _ann(path: Path) -> VectorRows:
             rows = file["train"]
         size = PACKED * path.stat().st_size
         if rows is None or rows.is_virtual or rows.external or rows.nbytes > size:
-            raise ValueError("train stands in another file, or has far more bytes than its file")
+            raise ValueError("train is stored in another file, or is far larger than its file")
         distance = file.attrs.get("distance", "angular")
         if isinstance(distance, bytes):
             distance = distance.decode()
         if distance not in ("angular", "cosine", "dot", "ip"):
-            raise ValueError(f"its distance {str(distance)!r} is no inner product")
+            raise ValueError(f"its distance {str(distance)!r} is not an inner product")
         return VectorRows(path, rows[:], exact=distance in ("dot", "ip"))
 
 
@@ -103,7 +103,7 @@ def _bin(path: Path) -> VectorRows:
     shape = tuple(np.fromfile(path, "<u4", 2).tolist())
     kind = np.dtype({".fbin": "<f4", ".u8bin": "u1"}[path.suffix])
     if 8 + math.prod(shape) * kind.itemsize > path.stat().st_size:
-        raise ValueError(f"its bytes are fewer than {shape} numbers take")
+        raise ValueError(f"it has fewer bytes than {shape} numbers take")
     return VectorRows(path, np.memmap(path, kind, "r", 8, shape))
 
 

@@ -2,7 +2,7 @@
 EXIF.
 
 Lightroom, digiKam, darktable and Apple Photos write the entries that are read here. Anybody can
-write anything there, so only little is read, and values that do not fit a field are left out.
+write arbitrary entries, so little is read, and values that do not match a field are left out.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _xmp(data: bytes | str) -> dict[str, list[str]]:
     which could expand."""
     if isinstance(data, str):
         data = data.encode()
-    # NUL bytes are removed to recognize the mark in UTF-16, too.
+    # NUL bytes are removed to recognize the mark also in UTF-16.
     if len(data) > BYTES or b"<!DOCTYPE" in data.replace(b"\0", b""):
         return {}
     with suppress(ElementTree.ParseError, ValueError, LookupError):
@@ -135,8 +135,7 @@ def _entries(root: ElementTree.Element) -> Iterator[tuple[str | None, Any]]:
         for name, value in element.attrib.items():
             yield _XMP.get(name), value
         if element.tag in _XMP:
-            # Read only its own list: for nested properties, the time would grow with the square of
-            # the file size.
+            # Only its own list is read, since nested lists would take quadratic time.
             listed = [each.text for each in element.findall(f"*/{_RDF}li")]
             yield _XMP[element.tag], listed or element.text
 

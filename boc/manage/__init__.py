@@ -1,2 +1,1 @@
-"""Operations on whole indexes: make, add to, sync, delete, copy, attach to documents of other
-programs, and find duplicates."""
+"""Make, extend, sync, delete, copy and attach indexes, and find duplicates."""

@@ -34,7 +34,7 @@ RM = 30.0  # candidates per hit, enough to make up for the few postings of a dic
 
 @dataclass(frozen=True)
 class AttachReport:
-    """The result of an attachment.
+    """Result of an attachment.
 
     ``documents`` is the number of documents that have a code now, including earlier calls. This
     call wrote ``written`` documents and left ``unchanged`` documents that already had the same
@@ -108,8 +108,8 @@ def attach_index(
             codec = fit_code(file, codec_maker(code)(file.header.identity), show)
             if codec.words:
                 raise BocError(
-                    "the code words writes a text for each picture, and other programs' "
-                    "documents have no field for it",
+                    "the code words writes a text per picture, for which other programs' documents "
+                    "have no field",
                     "take another code, or make an index with <boc index>",
                 )
             manifest = new_manifest(file, codec, RM)
@@ -160,7 +160,7 @@ def _check_documents(place: ServerAttachment, file: FeatureFiles, key: str | Non
             first = first or some[0].id
     raise BocError(
         f"no item has a document, such as {first!r}",
-        "name the field of the documents that holds these ids: <--id-field>",
+        "name the document field that contains these ids: <--id-field>",
     )
 
 

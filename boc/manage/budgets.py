@@ -74,7 +74,7 @@ def promise(
     """Return the manifest entry of an index whose budgets are still to be chosen; return an empty
     entry if budgets were set by hand."""
     if recall is not None and not 0 < recall < 1:
-        raise BocError(f"recall must lie between 0 and 1, got {recall:g}; 0.98 is the default")
+        raise BocError(f"recall must be between 0 and 1, got {recall:g}; the default is 0.98")
     by_hand = rm is not None or not isinstance(code, Code) or code.query_z is not None
     if by_hand or codec.query_budget is None:
         if recall is not None:
@@ -253,7 +253,7 @@ def _sample_of(
     embeddings = Embeddings("image" if kind == ASKED[1] else "text", queries)
     if moved is None:
         return _Sample(kind, embeddings, [near.truth()])
-    # If there are more copies, they hide all items farther away, for users too.
+    # If more copies exist, they hide all items farther away, also from users.
     few = copies <= COPIES
     truth = [row if each else [] for row, each in zip(apart.truth(), few, strict=True)]
     skipped = int(copies[few].max(initial=0))

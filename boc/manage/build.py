@@ -39,8 +39,8 @@ LOOKED_UP = 1000  # ids looked up or deleted at a time
 
 @dataclass(frozen=True)
 class LoadReport:
-    """The result of a load: numbers of pictures and captions, and pairs (id, reason) of items that
-    could not be used.
+    """Result of a load: the numbers of pictures and captions, and pairs (id, reason) of unusable
+    items.
 
     ``up_to_date`` is True if the index already held all items, so that nothing was done.
     ``replaced`` is the number of items that replaced older items with the same ids. ``published``
@@ -57,7 +57,7 @@ class LoadReport:
 
 @dataclass(frozen=True)
 class DeleteReport:
-    """The number of deleted items, and the ids that are not in the index."""
+    """Result of a deletion: the number of deleted items, and the ids that are not in the index."""
 
     deleted: int
     unknown: list[str]
@@ -143,7 +143,7 @@ def build_index(
     """
     if shard is not None:
         shard_of(shard)
-    # Invalid values are refused before anything is read.
+    # Invalid values are refused before the sources are read.
     SearchOptions(rm=rm)
     table = Metadata.of_option(metadata)
     backend = plugins.backend(at)
@@ -209,7 +209,7 @@ def build_index(
             report = replace_in(report, up_to_date=True)
         elif backend.exists(name) and not replace:
             raise BocError(
-                f"{at} has an index {name!r} of something else",
+                f"{at} has an index {name!r} of other items",
                 "make it again with <--replace>, add these items by <boc add>, or choose another "
                 "name",
             )

@@ -29,8 +29,8 @@ from boc.types import MODALITIES, ImageRef, Item
 
 @dataclass(frozen=True)
 class Reuse:
-    """An ``item`` of the source whose vector the index already holds, as the vector of ``donor``.
-    ``change`` is "added", "changed", "moved" or "same".
+    """Source ``item`` whose vector is already in the index, as the vector of ``donor``. ``change``
+    is "added", "changed", "moved" or "same".
 
     ``state`` is the state of its file, read before its content; it is empty for a sentence, and for
     a file whose state cannot be read now. ``digest`` is the ``content_hash`` of the file, if its
@@ -46,8 +46,8 @@ class Reuse:
 
 @dataclass(frozen=True)
 class SyncedFields:
-    """The metadata of the items of a sync: the facts of their files, if the index declares them
-    (``types``), overridden by the values of a ``table``.
+    """Metadata of the items in a sync: file facts, if the index declares them (``types``),
+    overridden by the values of a ``table``.
 
     ``own`` are the fields of the index that are not facts of files. ``of_table`` is True if the
     values of a table may differ from the values in the index.
@@ -126,9 +126,9 @@ class SyncedFields:
 
 @dataclass(frozen=True)
 class Changes:
-    """The items of a source: ``reuses``, ``new`` items (to be encoded), ``lost`` items (new
-    pictures without a file) and ``unreadable`` items (files that could not be read and have not
-    changed since).
+    """Items of a source: ``reuses``, ``new`` items (to be encoded), ``lost`` items (new pictures
+    without a file) and ``unreadable`` items (files that were unreadable and have not changed
+    since).
 
     ``rewritten`` are the reuses whose rows have to be rewritten. ``stored`` are the items of the
     index by id. ``kept`` are the ids of pictures whose files or file states cannot be read now.

@@ -30,8 +30,8 @@ from boc.progress import Progress, progress_of
 
 @dataclass(frozen=True)
 class CopyReport:
-    """Numbers of copied pictures and captions. ``up_to_date`` is True if the same copy existed
-    already and nothing was written."""
+    """Result of a copy: the numbers of copied pictures and captions. ``up_to_date`` is True if the
+    same copy already existed."""
 
     images: int
     texts: int
@@ -58,7 +58,7 @@ def copy_index(
     hits and scores stay the same. With ``code``, a new code is learned from the stored vectors. The
     copy appears as a whole at the end; ``boc.evaluate.verify`` checks it. An index can be copied
     onto itself, which replaces it at the end. From a copy in a file, ``build_index`` makes the same
-    index again, anywhere.
+    index again on any machine.
 
     Parameters
     ----------
@@ -93,11 +93,10 @@ def copy_index(
     if path is not None and path.suffix.lower() in {SUFFIX, *SUFFIXES}:
         is_ours = is_copy if path.suffix.lower() == SUFFIX else is_feature_file
         if path.exists() and not replace and is_ours(path):
-            raise BocError(f"{path} is there already", "add <--replace>, or choose another name")
+            raise BocError(f"{path} already exists", "add <--replace>, or choose another name")
         check_output(path, is_ours)
         if is_ours is is_copy:
-            # The folder of the copy is packed as soon as it is complete. Only boc uses such names,
-            # so no folder of the user is removed.
+            # The folder is packed once complete. Only boc uses such names for folders.
             folder = path.with_name(f".{path.name}.boc-copy")
             copied = copy_index(
                 name,
@@ -140,7 +139,7 @@ def copy_index(
         existing = target.open(new).manifest
         if not existing.same_contents(manifest) or existing.items != source.manifest.items:
             raise BocError(
-                f"{place} has an index {new!r} of something else",
+                f"{place} has an index {new!r} with other contents",
                 "add <--replace>, or choose another name",
             )
         return replace_in(copied, up_to_date=True)
@@ -172,9 +171,9 @@ def _codec(source: StoredItems, code: Code | None, progress: Progress) -> Surrog
         return None if own.reads_concepts else own
     if code.reads_concepts:
         raise BocError(
-            f"code {code} reads the concept sets of the encoder, and {source.path} stores at most "
-            "rounded ones of length 1; make the index again from a feature file, or take a code of "
-            "vectors: scalar, bits, permutation, dictionary, words",
+            f"code {code} reads the encoder's concept sets, but {source.path} stores at most "
+            "rounded sets of unit length; make the index again from a feature file, or take a "
+            "code of vectors: scalar, bits, permutation, dictionary, words",
         )
     return fit_code(source, code.codec(source.manifest.identity.dim), progress)
 

@@ -24,7 +24,7 @@ HASH = "content_hash"  # metadata field with the digest of the file, if the inde
 
 @dataclass(frozen=True)
 class Duplicate:
-    """A member of a group. ``score`` is its cosine with the kept item; ``exact`` is True if the two
+    """Member of a group. ``score`` is its cosine with the kept item; ``exact`` is True if the two
     files or vectors are equal."""
 
     item: Item
@@ -34,7 +34,7 @@ class Duplicate:
 
 @dataclass(frozen=True)
 class DuplicateGroup:
-    """A kept item and its ``duplicates``, nearest first."""
+    """Kept item with its ``duplicates``, nearest first."""
 
     item: Item
     duplicates: list[Duplicate]
@@ -60,8 +60,8 @@ def find_duplicates(
     least = searcher.background(modality).near if threshold is None else threshold
     if not 0 < least <= 1:
         raise BocError(
-            f"the threshold must be above 0 and at most 1 (a cosine), got {least:g}; 0.95 is a "
-            "common one",
+            f"the threshold must be above 0 and at most 1 (a cosine), got {least:g}; a common "
+            "threshold is 0.95",
         )
     index = searcher.index
     groups: dict[str, dict[str, float]] = {}

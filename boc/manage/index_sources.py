@@ -43,7 +43,8 @@ class IndexSources:
 
     @cached_property
     def form(self) -> Literal["copy", "features", "vectors", "items"]:
-        """Kind of the sources: ``items`` need an encoder, all other kinds already have vectors."""
+        """Return the kind of the sources: ``items`` need an encoder, all other kinds already have
+        vectors."""
         first = self.paths[0]
         if len(self.paths) == 1 and first.suffix.lower() == SUFFIX and not first.is_dir():
             return "copy"
@@ -58,7 +59,7 @@ class IndexSources:
 
     @cached_property
     def items(self) -> Source:
-        """The pictures and sentences of the sources."""
+        """Return the pictures and sentences of the sources."""
         return open_sources(self.paths, self.images, self.exclude)
 
     def encoder(self, spec: str | None, device: str) -> Encoder | None:
@@ -71,7 +72,7 @@ class IndexSources:
         if spec is not None:
             return plugins.encoder(spec, device)
         raise BocError(
-            f"{self.paths[0]} holds no vectors yet, and no encoder is named to make them",
+            f"{self.paths[0]} has no vectors yet, and no encoder is named to make them",
             "get one: <boc model get clip>, then repeat the command with <--encoder clip> (or with "
             "your own: <--encoder KIND:FOLDER>)",
         )
@@ -91,7 +92,7 @@ class IndexSources:
         them first, as ``encoded`` does. Raises SourceError if there are no usable items."""
         if ocr and network is None:
             raise SourceError(
-                f"{self.paths[0]} holds no pictures to read the words of",
+                f"{self.paths[0]}: no pictures whose words could be read",
                 "leave out <--ocr>",
             )
         if self.form == "features":
@@ -120,7 +121,7 @@ class IndexSources:
         if not any(map(file.count, MODALITIES)):
             reasons = [reason for _, reason in file.failures]
             raise SourceError(
-                f"{self.paths[0]}: none of its items can be used ({'; '.join(reasons[:3])})",
+                f"{self.paths[0]}: no usable items ({'; '.join(reasons[:3])})",
             )
         return file
 

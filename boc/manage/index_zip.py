@@ -56,17 +56,17 @@ def unpacked(path: Path, folder: Path) -> Iterator[StoredItems]:
                     size += member.file_size
                     if name is None or member.compress_type != zipfile.ZIP_STORED:
                         raise ValueError(
-                            f"{member.filename[:60]!r} is packed, or no name of its files",
+                            f"{member.filename[:60]!r} is packed, or is not a name of its files",
                         )
                     names.add(name[1])
                 (index,) = names
                 if f"{index}/CURRENT" not in archive.namelist() or size > path.stat().st_size:
-                    raise ValueError("its files do not make one index")
+                    raise ValueError("its files do not form one index")
                 archive.extractall(folder)
         except (OSError, ValueError, RuntimeError, EOFError, zipfile.BadZipFile) as error:
             check_system(path, error, SourceError)
             raise SourceError(
-                f"{path}: no copy of an index ({error}); copy the index again",
+                f"{path}: not an index copy ({error}); copy the index again",
             ) from error
         yield StoredItems(plugins.backend(f"file:{folder}"), index)
     finally:

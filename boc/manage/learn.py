@@ -91,7 +91,7 @@ def fit_code(
             sets = [row.concepts for row in rows if row.concepts is not None]
             if len(sets) < len(rows):
                 raise FeatureFileError(
-                    f"{file.path}: holds no concept vectors; extract it again, with concepts",
+                    f"{file.path}: contains no concept vectors; extract it again with concepts",
                 )
             samples.append(
                 Embeddings(
@@ -105,12 +105,12 @@ def fit_code(
             without = np.empty(0, np.int64) if codec.query_budget is None else held_out(count)
             samples.append(VectorSample(file, modality, min(count, max(sample, share)), without))
     if not samples:
-        raise FeatureFileError(f"{file.path}: holds no items; there is nothing to index")
+        raise FeatureFileError(f"{file.path}: contains no items to index")
     size = sum(map(len, samples))
     progress("learning", 0, size)
     try:
         codec.fit(*samples, n_items=total)
     except ValueError as error:
-        raise BocError(f"this code cannot be made: {error}") from error
+        raise BocError(f"the code cannot be learned: {error}") from error
     progress("learning", size, size)
     return codec

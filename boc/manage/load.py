@@ -68,8 +68,7 @@ def new_manifest(
     types = _types_of(metadata)
     if own.keys() & types.keys():
         raise BocError(
-            f"the metadata field {FIELD!r} holds the words of pictures under this code; rename "
-            "yours",
+            f"this code writes the words of pictures to the metadata field {FIELD!r}; rename yours",
         )
     return Manifest.new(
         head.identity,
@@ -275,7 +274,7 @@ def _check_concepts(file: VectorSource) -> None:
         for *_, read in islice(file.lazy_batches(modality, 1, sets=True), 1):
             if read().embeddings.concepts is None:
                 raise FeatureFileError(
-                    f"{file.path}: holds no concept sets of its {modality} items",
+                    f"{file.path}: no concept sets of its {modality} items",
                     "make it with <boc extract --encoder> (an encoder that has them, such as "
                     "tern), or leave out <--concepts> and <--rerank>",
                 )
@@ -287,7 +286,7 @@ def check_same_encoder(file: VectorSource, manifest: Manifest) -> None:
     theirs = manifest.identity
     if ours.digest != theirs.digest:
         raise EncoderError(
-            f"{file.path}: made by {ours.spec}, the index by {theirs.spec}; use one encoder",
+            f"{file.path}: made by {ours.spec}, but the index by {theirs.spec}; use one encoder",
         )
 
 

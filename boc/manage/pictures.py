@@ -49,8 +49,8 @@ def add_pictures(
         keys = list(ids)
     if len(keys) != len(pictures) or not all(isinstance(key, str) and key for key in keys):
         raise BocError(
-            f"the ids of {len(pictures)} pictures must be as many texts, got {ids!r}; give id= of "
-            "one picture, ids= of several; only files have names of their own",
+            f"{len(pictures)} pictures need as many ids, got {ids!r}; give id= for one picture, "
+            "ids= for several; only files have default names",
         )
     twice, count = Counter(keys).most_common(1)[0]
     if count > 1:

@@ -35,8 +35,8 @@ VALUES: dict[str, tuple[type, ...]] = {
 
 
 class StoredItems:
-    """The index ``name`` as a source, read like a feature file. Raises BackendError if there is no
-    such index."""
+    """Index ``name`` as a source, read like a feature file. Raises BackendError if it does not
+    exist."""
 
     def __init__(self, backend: Backend, name: str) -> None:
         self._backend = backend
@@ -47,12 +47,12 @@ class StoredItems:
 
     @property
     def manifest(self) -> Manifest:
-        """The manifest of the index."""
+        """Return the manifest of the index."""
         return self.index.manifest
 
     @property
     def header(self) -> Header:
-        """The header that a feature file with these items would have."""
+        """Return the header of a feature file with these items."""
         return Header.of(
             self.manifest.identity,
             self.manifest.vector_dtype,
@@ -133,7 +133,7 @@ def stored_rows(index: Engine, items: Sequence[Item]) -> Rows:
         return rows
     except KeyError as error:
         raise BocError(
-            f"item {error.args[0]!r} went away meanwhile; copy an index when nobody edits it",
+            f"item {error.args[0]!r} was deleted meanwhile; copy an index when nobody edits it",
         ) from None
 
 
@@ -161,7 +161,7 @@ def stored_manifest(
     old = source.manifest
     if rerank is not None and check_metric(rerank) != "dot" and old.concept_dtype is None:
         raise BocError(
-            f"{source.path} holds no concept sets, which {rerank} compares",
+            f"{source.path} has no concept sets, which {rerank} compares",
             "leave out <--rerank>",
         )
     parts = [old.source]

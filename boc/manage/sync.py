@@ -42,7 +42,7 @@ DELETED = 1000  # items deleted at a time
 
 @dataclass(frozen=True)
 class SyncReport:
-    """The result of a sync: numbers of items added, changed, moved, removed and left unchanged.
+    """Result of a sync: the numbers of items added, changed, moved, removed and left unchanged.
 
     ``encoded`` is the number of encoded items. ``missing`` is the number of items that are not in
     the source but were kept, either by ``keep_missing`` or because their folders are away.
@@ -65,7 +65,7 @@ class SyncReport:
 
     @property
     def up_to_date(self) -> bool:
-        """True if the sync changed nothing."""
+        """Return whether the sync changed nothing."""
         return not (self.added or self.changed or self.moved or self.removed)
 
 
@@ -144,12 +144,12 @@ def sync_index(
     items = open_sources(paths, images, patterns, detachable=bool(keep_missing))
     if items.file is not None:
         raise SourceError(
-            f"{paths[0]} is a feature file; give the folders of pictures, or the CSV, that it "
-            "was made from",
+            f"{paths[0]} is a feature file; give the picture folders or the CSV from which it was "
+            "made",
         )
     if any(manifest.fields.get(fact) != FACTS[fact] for fact in STATE):
         raise BocError(
-            f"{name} does not hold the facts of files that a sync compares",
+            f"{name} does not contain the file facts that a sync compares",
             f"make it again: <boc index {name} SOURCE --replace>",
         )
     check_fields(manifest, table)
@@ -258,7 +258,7 @@ def _apply(
             editor = stack.enter_context(backend.edit(name))
             if backend.open(name).manifest != index.manifest:
                 raise BocError(
-                    f"{name} was changed by somebody else meanwhile; repeat the command",
+                    f"{name} was changed by another process meanwhile; repeat the command",
                 )
             done = [reuse.item.id for reuse in rewritten]
             _rewrite(editor, index, removed, rewritten, changes, progress)

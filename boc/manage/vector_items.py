@@ -1,4 +1,4 @@
-"""Read vector files of other programs as items, in the same way as feature files."""
+"""Read vector files from other programs as items, like feature files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Part(NamedTuple):
 
 
 class VectorItems:
-    """The items and vectors of files that ``boc.inputs.vector_files`` reads.
+    """Items and vectors from files that ``boc.inputs.vector_files`` reads.
 
     Vectors are scaled to unit length, unless their length counts. ``stored_as`` is the type in
     which an index stores them by default: float16, or float32 if their length counts. ``failures``
@@ -47,7 +47,8 @@ class VectorItems:
         widths = {int(file.rows.shape[1]) for file in files}
         if len(widths) > 1:
             raise SourceError(
-                f"{paths[0]} and the others hold vectors of different widths; index them apart",
+                f"{paths[0]} and the other files contain vectors of different widths; index them "
+                "apart",
             )
         (width,) = widths
         lists = _items(files)
@@ -125,9 +126,8 @@ def _items(files: Sequence[VectorRows]) -> list[list[Item]]:
         if file.owners is None and known:
             if len(own) != each * len(known):
                 raise SourceError(
-                    f"{file.path}: {len(own)} sentences of {len(known)} pictures, and nobody says "
-                    "of which; write the id "
-                    "of its picture and a tab before each sentence",
+                    f"{file.path}: {len(own)} sentences for {len(known)} pictures, without picture "
+                    "ids; write the id of its picture and a tab before each sentence",
                 )
             owners = [known[row // each] for row in range(len(own))]
         keys = file.ids or [f"{owner}#{row % max(1, each)}" for row, owner in enumerate(owners)]

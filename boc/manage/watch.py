@@ -86,8 +86,7 @@ def watch(
 
 @dataclass
 class Moments:
-    """The moments for a sync: at the start, after each change, and when ``patience`` seconds have
-    passed.
+    """Times for a sync: at the start, after each change, and when ``patience`` seconds have passed.
 
     While a place is missing, a sync is due every second. With ``some``, this applies only while all
     places are missing.

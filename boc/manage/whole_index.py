@@ -33,7 +33,7 @@ def delete_index(name: str, *, at: str = PLACE) -> int | None:
     """
     backend = plugins.backend(at)
     count = None
-    # A damaged index is deleted, too.
+    # A damaged index is also deleted.
     with suppress(ManifestError):
         count = sum(backend.open(check_name(name)).manifest.items.values())
     backend.remove(name)

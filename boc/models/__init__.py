@@ -1,9 +1,9 @@
-"""Encoders that others trained: their short names, and the folder that ``boc model get`` downloads
-them to.
+"""Manage encoders trained by others: short names, and the folder to which ``boc model get``
+downloads models.
 
-The folder of all models is ``$BOC_MODELS``, else ``boc/models`` in ``$XDG_DATA_HOME``
-(``~/.local/share``). It has a folder per model, which can be copied to another machine as it is,
-with a record of where its files are from.
+Models are stored in ``$BOC_MODELS``, or by default in ``boc/models`` in ``$XDG_DATA_HOME``
+(``~/.local/share``). Each model has a folder, which can be copied to another machine and contains a
+record of the origin of its files.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from boc.errors import BocError
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """A model with a short name.
+    """Model with a short name.
 
-    ``revision`` is the commit of the repository to download, ``digests`` the SHA-256 of files of
-    it. ``licence`` and ``size`` (bytes, about) are what the authors publish.
+    ``revision`` is the commit to download, and ``digests`` contains the SHA-256 of files in the
+    repository. ``licence`` and ``size`` (approximate, in bytes) are as published by the authors.
     """
 
     repository: str
@@ -97,8 +97,8 @@ CATALOGUE = {
 
 @dataclass(frozen=True)
 class Pair:
-    """Names of the files of two networks in ONNX, ``text`` and ``image``, and of the settings of
-    their inputs: a ``tokenizer``, and how ``pixels`` are made of pictures."""
+    """File names of two ONNX networks, ``text`` and ``image``, and of their input settings: a
+    ``tokenizer``, and the preprocessing that turns pictures into ``pixels``."""
 
     text: str
     image: str
@@ -107,12 +107,12 @@ class Pair:
 
     @property
     def weights(self) -> list[str]:
-        """The files of the networks; large ones keep their numbers in a second file."""
+        """Return the network files. A large network stores its numbers in a second file."""
         return [self.text, self.image, f"{self.text}_data", f"{self.image}_data"]
 
     @property
     def settings(self) -> list[str]:
-        """The files that determine what the networks are given."""
+        """Return the files that determine the input of the networks."""
         folder = self.tokenizer.rpartition("/")[0]
         beside = [f"{folder}/{name}" if folder else name for name in SETTINGS]
         return list(dict.fromkeys([*beside, self.pixels, "config.json"]))
@@ -121,21 +121,21 @@ class Pair:
 PRECISIONS = {"full": ("",), "half": ("_fp16",), "8bit": ("_quantized", "_int8")}
 """Endings of the names of networks by the precision of their numbers."""
 LAYOUTS = (
-    # Of transformers.js: Xenova, onnx-community.
+    # Layout of transformers.js, used by Xenova and onnx-community.
     Pair(
         "onnx/text_model{}.onnx",
         "onnx/vision_model{}.onnx",
         "tokenizer.json",
         "preprocessor_config.json",
     ),
-    # Of Immich, from open_clip.
+    # Layout of Immich, exported from open_clip.
     Pair(
         "textual/model{}.onnx",
         "visual/model{}.onnx",
         "textual/tokenizer.json",
         "visual/preprocess_cfg.json",
     ),
-    # Of two repositories, as Qdrant has them.
+    # Layout of Qdrant, with two repositories.
     Pair(
         "text/model{}.onnx",
         "vision/model{}.onnx",
@@ -166,7 +166,7 @@ WEIGHTS = (
     "pytorch_model.bin.index.json",
 )
 """Files with weights, or lists of such files; the first that is there is read."""
-KINDS = ("tern", "teran", "vsrn", "vsrnpp")  # that boc train makes, and names in config.json
+KINDS = ("tern", "teran", "vsrn", "vsrnpp")  # kinds made by boc train, as named in config.json
 ENCODERS = (*KINDS, "clip")
 RECORD = "boc-model.json"
 FORMAT = 1
@@ -174,8 +174,9 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Model:
-    """A downloaded model. ``files`` has the SHA-256 of each file, ``contents`` the digest of what
-    determines the output; ``revision`` is the commit, ``licence`` what its card says."""
+    """Downloaded model. ``files`` contains the SHA-256 of each file, ``contents`` is the digest of
+    all files that determine the output, ``revision`` is the commit, and ``licence`` is the licence
+    named in the model card."""
 
     repository: str
     revision: str
@@ -186,14 +187,15 @@ class Model:
 
     @property
     def size(self) -> int:
-        """Bytes on the disk."""
+        """Return the model's size on disk in bytes."""
         return sum(
             path.stat().st_size for name in self.files if (path := self.folder / name).is_file()
         )
 
 
 def repository(name: str) -> str:
-    """Return the repository of a short name, or of ``ORG/NAME``. BocError for anything else."""
+    """Return the repository of a short name or of ``ORG/NAME``. Raises BocError for any other
+    text."""
     if name in CATALOGUE:
         return CATALOGUE[name].repository
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name, re.ASCII) or any(
@@ -206,19 +208,19 @@ def repository(name: str) -> str:
 
 
 def entry(repository: str) -> ModelEntry | None:
-    """Return the entry of a repository that has a short name."""
+    """Return the catalogue entry of a repository, if it has a short name."""
     return next((each for each in CATALOGUE.values() if each.repository == repository), None)
 
 
 def spec(encoder: str) -> str:
-    """Return the full name of an encoder: a short name becomes ``clip:ORG/NAME``, any other text
-    stays."""
+    """Return the full name of an encoder. A short name becomes ``clip:ORG/NAME``; any other text is
+    returned unchanged."""
     return f"clip:{CATALOGUE[encoder].repository}" if encoder in CATALOGUE else encoder
 
 
 def kind(folder: Path) -> str | None:
-    """Return the kind of encoder that a folder holds, by its configuration alone; None if it holds
-    no model."""
+    """Return the kind of encoder in a folder, judged by its configuration only, or None if the
+    folder contains no model."""
     from boc.foreign import read_json
 
     if pair_in(folder) is not None:
@@ -234,8 +236,8 @@ def kind(folder: Path) -> str | None:
 
 
 def find_pair(has: Callable[[str], bool], precision: str | None = None) -> Pair | None:
-    """Return the networks in ONNX among files that ``has`` knows by name: of ``precision``, or the
-    most exact; None if a network or its settings are missing."""
+    """Return the ONNX networks of the given ``precision``, by default the most precise, among the
+    file names for which ``has`` returns true; None if a network or its settings are missing."""
     chosen = PRECISIONS if precision is None else [precision]
     for layout in LAYOUTS:
         for ending in chain.from_iterable(PRECISIONS[each] for each in chosen):
@@ -250,13 +252,12 @@ def find_pair(has: Callable[[str], bool], precision: str | None = None) -> Pair 
 
 
 def pair_in(folder: Path) -> Pair | None:
-    """Return the networks in ONNX of others in ``folder``, None without."""
+    """Return the third-party ONNX networks in ``folder``, or None."""
     return find_pair(lambda name: (folder / name).is_file())
 
 
 def weights(folder: Path) -> list[str]:
-    """Return the names of the files in ``folder`` that hold the weights. A list comes before its
-    parts."""
+    """Return the names of the weight files in ``folder``. A list of parts precedes the parts."""
     pair = pair_in(folder)
     if pair is not None:
         return [name for name in pair.weights if (folder / name).is_file()]
@@ -272,13 +273,14 @@ def weights(folder: Path) -> list[str]:
 
 
 def settings(folder: Path) -> list[str]:
-    """Return the names that files with settings of the model in ``folder`` may have."""
+    """Return the possible names of settings files for the model in ``folder``."""
     pair = pair_in(folder)
     return [*SETTINGS] if pair is None else pair.settings
 
 
 def contents(folder: Path, weights: Sequence[str]) -> str:
-    """Return the SHA-256 over names, sizes and contents of the files that determine the output."""
+    """Return the SHA-256 of the names, sizes and contents of the files that determine the
+    output."""
     digest = hashlib.sha256()
     for name in (*settings(folder), *weights):
         path = folder / name
@@ -289,7 +291,8 @@ def contents(folder: Path, weights: Sequence[str]) -> str:
 
 
 def home() -> Path:
-    """Return the folder of all models, which may not exist. BocError if this user has no home."""
+    """Return the folder for all models, which may not exist. Raises BocError if the user has no
+    home folder."""
     data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
     try:
         return Path(os.environ.get("BOC_MODELS") or f"{data}/boc/models").expanduser()
@@ -300,13 +303,13 @@ def home() -> Path:
 
 
 def place(repository: str) -> Path:
-    """Return the folder of a repository, which may not exist."""
+    """Return the folder for a repository, which may not exist."""
     return home() / repository.replace("/", "--")
 
 
 def find(repository: str) -> Model | None:
-    """Return the model of a repository, None if it was not downloaded. BocError if its record is
-    damaged."""
+    """Return a repository's model, or None if it was not downloaded. Raises BocError if its record
+    is damaged."""
     return read(place(repository))
 
 
@@ -319,33 +322,34 @@ def models() -> Iterator[Model]:
 
 
 def read(folder: Path) -> Model | None:
-    """Return the model in ``folder``, None without a record. BocError for a damaged record or one
-    of another format."""
+    """Return the model in ``folder``, or None without a record. Raises BocError for a record that
+    is damaged or has another format."""
     from boc.foreign import read_json, typed
 
     path = folder / RECORD
     try:
         record = read_json(path)
         if record.pop("format") != FORMAT:
-            raise ValueError("another format")
+            raise ValueError("unknown format")
         return typed({**record, "folder": folder}, Model)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BocError(
-            f"{path}: is no record of a model ({error}); delete {folder} and get the model again",
+            f"{path}: not a model record ({error}); delete {folder} and get the model again",
         ) from error
 
 
 def write(model: Model) -> None:
-    """Write the record of a model into its folder."""
+    """Write a model's record to its folder."""
     record = {"format": FORMAT, **asdict(model)}
     del record["folder"]
     write_text(model.folder / RECORD, json.dumps(record, indent=1) + "\n")
 
 
 def verify(model: Model) -> list[str]:
-    """Return the names of the files that are missing, or have other bytes than were downloaded."""
+    """Return the names of files that are missing, or whose bytes differ from the downloaded
+    bytes."""
     paths = {name: model.folder / name for name in model.files}
     return [
         name

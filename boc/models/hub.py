@@ -1,4 +1,4 @@
-"""Downloads from the Hugging Face hub, or another server that speaks its protocol
+"""Download models from the Hugging Face hub, or from another server with the same protocol
 (``HF_ENDPOINT``)."""
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ CARDS = ("README.md", "LICENSE", "LICENSE.md", "LICENSE.txt", "NOTICE", "NOTICE.
 
 @dataclass(frozen=True)
 class Part:
-    """A ``repository`` at a commit, ``revision``, whose files go to ``folder`` of a model, with the
-    names of the files to download."""
+    """``repository`` at the commit ``revision``, with the names of the files to download to the
+    model's ``folder``."""
 
     repository: str
     revision: str
@@ -34,9 +34,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Offer:
-    """The files of a model that boc reads, by name, as a server describes them, and the ``parts``
-    that they come from; ``revision`` is the commit, or two. ``pair`` are its networks in ONNX, None
-    for weights that need torch."""
+    """Files of a model that boc reads, by name, as described by the server, and the ``parts`` from
+    which they come. ``revision`` contains one commit or two. ``pair`` contains the ONNX networks,
+    or None for weights that need torch."""
 
     repository: str
     revision: str
@@ -47,7 +47,7 @@ class Offer:
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """Return the size of all files in bytes."""
         return sum(file.size for file in self.files.values())
 
 
@@ -57,17 +57,18 @@ def look(
     digests: Mapping[str, str] = MappingProxyType({}),
     precision: str | None = None,
 ) -> Offer:
-    """Ask for the files of ``repository`` at ``revision`` (a commit, branch or tag; the newest if
-    empty): two networks in ONNX of a ``precision``, by default the most exact, or else weights of
-    transformers. A name that ends with -text or -vision stands for both repositories.
+    """Query the server for the files of ``repository`` at ``revision`` (a commit, branch or tag;
+    the newest if empty). The files are two ONNX networks of the given ``precision``, by default the
+    most precise, or otherwise transformers weights. A name that ends with -text or -vision selects
+    both repositories.
 
-    BocError for no such model, conditions not accepted, no answer, missing packages, or a digest
-    other than ``digests`` says.
+    Raises BocError if the model does not exist, its conditions were not accepted, the server does
+    not respond, packages are missing, or a digest differs from ``digests``.
     """
     stem, dash, last = repository.rpartition("-")
     both = bool(dash) and last in ("text", "vision")
     if both:
-        # Their two commits are one revision.
+        # The commits of both repositories form one revision.
         revisions = [*revision.split("+"), ""]
         parts, licence, files = _ask(f"{stem}-text", revisions[0], "text/")
         more, _, others = _ask(f"{stem}-vision", revisions[1], "vision/")
@@ -81,7 +82,7 @@ def look(
     elif precision is not None or both:
         networks = [name for name in sorted(files) if name.endswith(".onnx")]
         raise BocError(
-            f"{repository}: lacks two networks in ONNX ({precision or 'any'} precision), their "
+            f"{repository}: lacks two ONNX networks ({precision or 'any'} precision), their "
             f"tokenizer or preprocessor; it has {', '.join(networks) or 'no network'}",
             "take another <--precision>, or another model",
         )
@@ -89,7 +90,7 @@ def look(
         first = next((name for name in models.WEIGHTS if name in files), None)
         if first is None:
             raise BocError(
-                f"{repository}: has no weights that boc reads (onnx/text_model.onnx and "
+                f"{repository}: has no weights that boc can read (onnx/text_model.onnx and "
                 "onnx/vision_model.onnx with tokenizer.json and preprocessor_config.json, or "
                 "model.safetensors); take another model or revision",
             )
@@ -102,8 +103,8 @@ def look(
     for name in files.keys() & digests.keys():
         if _sha256(files[name]) not in (None, digests[name]):
             raise BocError(
-                f"{repository}: {name} has not the SHA-256 {digests[name]} that is known of it",
-                "ask who runs the server, or give <--revision main> to take it as it is",
+                f"{repository}: {name} does not have its known SHA-256 {digests[name]}",
+                "ask the operator of the server, or accept the file with <--revision main>",
             )
     for part in parts:
         start = len(part.folder)
@@ -130,12 +131,11 @@ def _ask(
 
 
 def download(offer: Offer) -> models.Model:
-    """Download the files of ``offer`` into the folder of models; what an earlier call got of them
-    stays.
+    """Download the files of ``offer`` to the model folder. Files from an earlier call are kept.
 
-    The record is written at the end: without it there is no model. BocError if the disk is too
-    small, if the connection fails (the next call continues), or if a file has other bytes than the
-    server announced.
+    The record is written at the end; a folder without a record is not a model. Raises BocError if
+    the disk is too small, if the connection fails (the next call continues), or if a file's bytes
+    differ from the digest announced by the server.
     """
     from huggingface_hub import snapshot_download
 
@@ -162,11 +162,11 @@ def download(offer: Offer) -> models.Model:
         if not _complete(folder / name, file):
             (folder / name).unlink(missing_ok=True)
             raise BocError(
-                f"{offer.repository}: {name} arrived with other bytes than announced, and was "
-                "thrown away; repeat the "
-                "command, and if that does not help, ask who runs the server or the proxy",
+                f"{offer.repository}: the bytes of {name} differ from the announced digest, so it "
+                "was deleted; repeat the command, and if that does not help, ask the operator "
+                "of the server or the proxy",
             )
-    for path in sorted(folder.rglob("*"), reverse=True):  # of another revision, and notes
+    for path in sorted(folder.rglob("*"), reverse=True):  # files of another revision, and notes
         if path.is_dir():
             with suppress(OSError):
                 path.rmdir()
@@ -180,8 +180,8 @@ def download(offer: Offer) -> models.Model:
 
 
 def _sha256(file: Any) -> str | None:
-    """Return the SHA-256 that a server announces, None for a small file, of which it has the digest
-    of git."""
+    """Return the SHA-256 announced by the server, or None for a small file, which has only a git
+    digest."""
     return file.lfs.sha256 if file.lfs else None
 
 
@@ -197,7 +197,7 @@ def _complete(path: Path, file: Any) -> bool:
 
 @contextmanager
 def _translate_errors(repository: str, revision: str) -> Iterator[None]:
-    """Turn what the library raises into a BocError with the next step."""
+    """Convert the library's exceptions to BocError with a next step."""
     from huggingface_hub import errors
 
     server = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"

@@ -1,5 +1,5 @@
-"""Alignment scores of concept sets: each word with its best region, or each region with its best
-word."""
+"""Compute alignment scores of concept sets, matching each word with its best region or each region
+with its best word."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from boc.vectors import Floats, Ints, unit_rows
 
 try:
     from boc.rerank import _rescore
-except ImportError:  # without a compiled module, numpy stands in
+except ImportError:  # numpy replaces a module that is not compiled
     _rescore = None  # type: ignore[assignment]
 
 
@@ -23,11 +23,11 @@ def align(
     asks_by_words: bool,
     chosen: Ints | None = None,
 ) -> Floats:
-    """Return the alignment scores (n,) of a concept set float32 (m, d) with n stored sets: the
-    ``chosen`` int64 (n,), or all.
+    """Return the alignment scores (n,) of a concept set float32 (m, d) with n stored sets, the
+    ``chosen`` int64 (n,) or all.
 
-    With ``asks_by_words`` the query has the words and the candidates have the regions; otherwise
-    the query has the regions. Native code reads the sets in place, also in a memory map.
+    With ``asks_by_words`` the query contains words and the candidates contain regions; otherwise
+    the query contains regions. Native code reads the sets in place, including memory maps.
     """
     check_metric(metric)
     begins = candidates.offsets[:-1]
@@ -77,10 +77,10 @@ def alignment_scores(
     modality: Modality,
     chosen: Ints | None = None,
 ) -> Floats:
-    """Return the alignment scores (n,) of query number ``i`` with n candidates of one ``modality``:
-    all, or the ``chosen`` candidates.
+    """Return the alignment scores (n,) of query number ``i`` with n candidates of one ``modality``,
+    all or the ``chosen``.
 
-    Between two pictures, or two sentences, the concepts of the query take the role of words.
+    Between two pictures, or two sentences, the query's concepts take the role of words.
     """
     total = np.zeros(len(candidates) if chosen is None else len(chosen), np.float32)
     parts = [(part, 0, weight) for part, weight in rescore.parts]

@@ -1,11 +1,12 @@
-"""Compact codes of stored vectors, which order candidates before their vectors are read.
+"""Compact vector codes, which order candidates before their vectors are read.
 
-A vector less the mean of its modality is rotated, and each component is rounded to one of four
-levels, in two bits: an eighth of float16. The levels suit a normal component: after random
-signs and Hadamard transforms all components are nearly normal and of one size (Gao and Long,
-RaBitQ, SIGMOD 2024; with more bits: SIGMOD 2025). With the levels x of a rotated vector r, its
-product with a rotated query q is estimated by (x.q) (r.r) / (x.r). It differs from the product of
-the vectors by a constant of query and modality, so estimates order the rows of one modality.
+The mean of its modality is subtracted from a vector, the result is rotated, and each component is
+rounded to one of four levels, in two bits, an eighth of float16. The levels suit normally
+distributed components: after random signs and Hadamard transforms, all components are nearly normal
+with equal variance (Gao and Long, RaBitQ, SIGMOD 2024; with more bits: SIGMOD 2025). Let x be the
+levels of a rotated vector r. Its product with a rotated query q is estimated by (x.q) (r.r) /
+(x.r). For a given query, the estimate differs from the product of the vectors by a constant per
+modality, so estimates order the rows of one modality.
 
 Codes and estimates are the same on all machines. The code of a row depends only on the row and on
 the code of the index.
@@ -29,15 +30,15 @@ try:
 except ImportError:  # installed without a C compiler
     _rescore = None  # type: ignore[assignment]
 
-PER_BYTE = 4  # components of two bits
-ROUNDS = 2  # of signs and Hadamard transforms
-BLOCK = 256  # rows coded at a time, which fit into the cache
+PER_BYTE = 4  # two-bit components per byte
+ROUNDS = 2  # rounds of random signs and Hadamard transforms
+BLOCK = 256  # rows coded at a time, few enough for the cache
 
 
 @dataclass(frozen=True, eq=False)
 class CompactRows:
-    """The codes of n rows: ``codes`` uint8 (n, d / 4) and the ``scales`` float32 (n,) of their
-    levels. The search kernel checks types and shapes."""
+    """Codes of n rows: ``codes`` uint8 (n, d / 4), and the ``scales`` float32 (n,) of their levels.
+    The search kernel checks types and shapes."""
 
     codes: NDArray[np.uint8]
     scales: Floats
@@ -47,10 +48,10 @@ class CompactRows:
 
 
 class CompactCode:
-    """A code for vectors (n, d). Vectors of modality i are coded less row i of ``means`` float32
-    (2, d).
+    """Code for vectors (n, d). Row i of ``means`` float32 (2, d) is subtracted from vectors of
+    modality i.
 
-    Only native code writes and reads the codes.
+    Codes are written and read only by native code.
     """
 
     def __init__(self, means: Floats) -> None:
@@ -64,23 +65,23 @@ class CompactCode:
         arrays: Mapping[str, Array],
         dim: int,
     ) -> CompactCode | None:
-        """Return the code for vectors of width ``dim`` of an index whose codec has this
-        configuration and these arrays. The code subtracts the means of the codec. None without
-        means, because a common part would coarsen the codes, and None without a compiled module."""
+        """Return the code for vectors of width ``dim``, given the configuration and arrays of the
+        index's codec. The code subtracts the codec's means. Returns None without means, because a
+        common component would coarsen the codes, and without a compiled module."""
         steps = [step["name"] for step in codec["steps"]]
         if _rescore is None or "Center" not in steps:
             return None
         i = steps.index("Center")
         labels = arrays[f"{i}.labels_"]
         means = arrays[f"{i}.means_"]
-        # Means of another width are means of concepts.
+        # Means of another width belong to concepts.
         if means.shape[1] != dim:
             return None
         return cls(np.stack([mean_of(each, labels, means) for each in MODALITIES]))
 
     @property
     def width(self) -> int:
-        """The number of bytes in the code of a row."""
+        """Return the number of bytes per row."""
         return -(-len(self.means[0]) // PER_BYTE)
 
     def encode(
@@ -106,7 +107,8 @@ class CompactCode:
 
 
 def _signs(d: int) -> Floats:
-    """Return constant signs (ROUNDS, d): bits of a multiplicative hash (splitmix64)."""
+    """Return constant signs (ROUNDS, d), taken from the bits of a multiplicative hash
+    (splitmix64)."""
     with np.errstate(over="ignore"):
         z = np.arange(1, ROUNDS * d + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

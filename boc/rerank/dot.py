@@ -1,4 +1,4 @@
-"""Re-ranking by the dot products of a query with stored vectors."""
+"""Re-rank by the dot products of a query and stored vectors."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ from boc.vectors import Doubles, Floats, Ints
 
 try:
     from boc.rerank import _rescore
-except ImportError:  # without a compiled module, ``products`` stands in
+except ImportError:  # ``products`` replaces a module that is not compiled
     _rescore = None  # type: ignore[assignment]
 
 
@@ -21,8 +21,8 @@ def reorder(
     scores: Sequence[float],
     k: int,
 ) -> list[Hit]:
-    """Return the k hits with the largest ``scores``, with these scores in place of their own; ties
-    go to the smaller id."""
+    """Return the k hits with the largest ``scores``, which replace the hits' own scores. Ties go to
+    the smaller id."""
     pairs = zip(hits, scores, strict=True)
     scored = [replace(hit, score=score) for hit, score in pairs]
     return sorted(scored, key=lambda hit: (-hit.score, hit.item.id))[:k]
@@ -32,8 +32,8 @@ def ids_and_scores(
     answers: Sequence[Sequence[Hit]],
     width: int,
 ) -> tuple[NDArray[np.object_], Doubles]:
-    """Return the ids and the scores of the hits of each query, both (n, width), filled up with None
-    and -inf."""
+    """Return the ids and scores of each query's hits, both (n, width), padded with None and
+    -inf."""
     ids = np.full((len(answers), width), None, object)
     scores = np.full(ids.shape, -np.inf)
     for i, hits in enumerate(answers):
@@ -47,14 +47,13 @@ def dot(
     vectors: NDArray[np.generic],
     chosen: Ints | None = None,
 ) -> Floats:
-    """Return the dot products (m,) of ``query`` float32 (d,) with the rows ``chosen`` int64 (m,) of
+    """Return the dot products (m,) of ``query`` float32 (d,) and the rows ``chosen`` int64 (m,) of
     ``vectors`` (n, d).
 
-    If ``chosen`` is None, all rows are taken. ``vectors`` are float16, float32, or uint8 rows that
-    ``storage.store_rows`` makes for int8. They may be a memory map; rows are not copied. The score
-    of a row does not depend on the other rows. Sums are in float32, with an error of at most (d / 4
-    + 5) * 2**-24 * sum |q_i v_i|. IndexError for a row out of range, ValueError if the widths
-    differ.
+    If ``chosen`` is None, all rows are used. ``vectors`` is float16, float32, or uint8 rows from
+    ``storage.store_rows`` for int8. It may be a memory map; rows are not copied. A row's score does
+    not depend on other rows. Sums are float32, with an error of at most (d / 4 + 5) * 2**-24 * sum
+    |q_i v_i|. Raises IndexError for a row out of range, and ValueError if widths differ.
     """
     if _rescore is None or not vectors.flags.c_contiguous:
         if chosen is not None:
@@ -79,8 +78,8 @@ def dot(
 
 
 def products(queries: Floats, rows: NDArray[np.generic]) -> Floats:
-    """Return the dot products (m, n) of ``queries`` float32 (m, d) with ``rows`` float16, float32
-    or int8 (n, d)."""
+    """Return the dot products (m, n) of ``queries`` float32 (m, d) and ``rows`` float16, float32 or
+    int8 (n, d)."""
     if queries.shape[1] != rows.shape[1]:
         raise ValueError(f"queries of width {queries.shape[1]} for rows of width {rows.shape[1]}")
     numbers = rows.astype(np.float32, copy=False)

@@ -1,4 +1,4 @@
-"""Storage of concept sets and vectors in an index."""
+"""Convert concept sets and vectors to and from the form stored in an index."""
 
 from typing import Any
 
@@ -8,15 +8,15 @@ from numpy.typing import NDArray
 from boc.types import Ragged, StoredConcepts
 from boc.vectors import Array, Floats, unit_rows
 
-LARGEST = np.float32(127)  # magnitude of an int8 component
-SCALE = 4  # bytes of the scale of a row
+LARGEST = np.float32(127)  # largest magnitude of an int8 component
+SCALE = 4  # bytes of a row's scale
 
 
 def store(concepts: Ragged, dtype: str) -> StoredConcepts:
-    """Return concept sets in the form that an index stores: rows of unit length, as float16, or as
-    int8 with one scale per row.
+    """Convert concept sets to the stored form: rows of unit length, as float16, or as int8 with one
+    scale per row.
 
-    ``round_rows`` makes the int8 rows.
+    The int8 rows come from ``round_rows``.
     """
     rows = unit_rows(concepts.values)
     if dtype == "float16":
@@ -26,27 +26,26 @@ def store(concepts: Ragged, dtype: str) -> StoredConcepts:
 
 
 def store_rows(rows: Floats, dtype: str) -> Array:
-    """Return ``rows`` float32 (n, d) in the form that an index stores: float16, float32 or float64
-    (n, d). For int8 the form is uint8 (n, d + SCALE): the bytes of the components and of the scale
-    of each row, see ``round_rows``."""
+    """Convert ``rows`` float32 (n, d) to the stored form: float16, float32 or float64 (n, d). For
+    int8 the stored form is uint8 (n, d + SCALE), the bytes of each row's components and scale (see
+    ``round_rows``)."""
     if dtype == "int8":
         whole, scales = round_rows(rows)
         ends = scales.astype("<f4", copy=False)[:, None]
         return np.hstack([whole.view(np.uint8), ends.view(np.uint8)])
-    # Numbers out of the range of the type become infinite.
+    # Numbers out of the type's range become infinite.
     with np.errstate(over="ignore"):
         return rows.astype(dtype, copy=False)
 
 
 def round_trip(rows: Floats, dtype: str) -> NDArray[np.floating[Any]]:
-    """Return ``rows`` float32 (n, d) with the rounding of an index that stores the type
-    ``dtype``."""
+    """Return ``rows`` float32 (n, d), rounded as in an index that stores the type ``dtype``."""
     return restore_rows(store_rows(rows, dtype))
 
 
 def restore_rows(rows: Array) -> NDArray[np.floating[Any]]:
-    """Return the vectors (n, d) from an array of ``store_rows``: float32 for bytes; other types
-    stay as they are."""
+    """Convert the result of ``store_rows`` back to vectors (n, d). Bytes become float32; other
+    types are returned unchanged."""
     if rows.dtype != np.uint8:
         return rows
     scales = np.ascontiguousarray(rows[:, -SCALE:]).view("<f4")
@@ -57,15 +56,15 @@ def restore_rows(rows: Array) -> NDArray[np.floating[Any]]:
 
 
 def round_rows(rows: Floats) -> tuple[NDArray[np.int8], Floats]:
-    """Return ``rows`` float32 (n, d) as int8 (n, d), to be multiplied by their scales float32 (n,).
+    """Return ``rows`` float32 (n, d) as int8 (n, d), to be multiplied by the scales float32 (n,).
 
-    A scale is the largest magnitude of its row / 127. The error of a component is at most half of
-    the scale, and the rounding of float32. Rows that were rounded are rounded to the same again.
-    Rows of components below about 2**-119 become zeros, with scale 0; rows with NaN, infinity or
-    the largest float32 become NaN.
+    A scale is a row's largest magnitude / 127. The error of a component is at most half of the
+    scale, plus float32 rounding. Rounding a rounded row returns the same row. Rows whose components
+    are all below about 2**-119 become zeros with scale 0; rows with NaN, infinity or the largest
+    float32 become NaN.
     """
     scales = np.abs(rows).max(axis=1, initial=0).astype(np.float32) / LARGEST
-    # The scale is computed from the rounded row: a few scales differ in the last bit.
+    # Computing the scale from the rounded row changes the last bit of a few scales.
     with np.errstate(over="ignore"):
         scales = scales * LARGEST / LARGEST
     scales[scales < np.finfo(np.float32).tiny] = 0

@@ -1,1 +1,1 @@
-"""Searching an index."""
+"""Search an index."""

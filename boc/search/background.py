@@ -1,5 +1,5 @@
-"""The background of an index: a sample of its items. Scores of the sample show which score is usual
-for a query; cosines of its pairs show from where items are near-duplicates."""
+"""Sample an index as the background of its scores. The sample's scores show the usual score for a
+query; cosines of sampled pairs determine the threshold for near-duplicates."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from boc.rerank.dot import dot
 from boc.types import Embeddings, Rescore, StoredConcepts
 from boc.vectors import Floats
 
-# Near-duplicates begin at this share of the distance of random pairs. docs/howto/duplicates.md
-# tells how it was chosen.
+# largest distance of near-duplicates, relative to random pairs (docs/howto/duplicates.md)
 NEAR = 0.2
-SIZE = 1000  # items of the sample
-SETS = 100  # items of the sample whose concept sets are read
-ALIKE = 1e-6  # standard deviation from rounding alone
+SIZE = 1000  # items in the sample
+SETS = 100  # sampled items whose concept sets are read
+ALIKE = 1e-6  # standard deviation caused by rounding alone
 
 
 def usual_cosine(vectors: Floats) -> float:
@@ -32,8 +31,8 @@ def usual_cosine(vectors: Floats) -> float:
 
 @dataclass
 class Background:
-    """A sample of the items of one modality, drawn on first use. An unchanged index always gives
-    the same sample."""
+    """Sample of the items of one modality, drawn on first use. An unchanged index always has the
+    same sample."""
 
     index: Engine
     modality: Modality

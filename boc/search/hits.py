@@ -1,4 +1,4 @@
-"""The hits of a query as a list, a table, and pictures in a notebook."""
+"""Present the hits of a query as a list, a table, or pictures in a notebook."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from boc.inputs.file_facts import visible_fields
 from boc.inputs.images import thumbnail_uri
 from boc.types import Hit, HitList
 
-MOST = 60  # hits that a notebook shows
-SIDE = 180  # pixels of a thumbnail in a notebook
+MOST = 60  # largest number of hits shown in a notebook
+SIDE = 180  # side of a notebook thumbnail in pixels
 GRID = "display:grid;gap:10px;grid-template-columns:repeat(auto-fill,minmax(180px,1fr))"
 
 
 class Hits(HitList):
-    """The hits of a query, best first: a sequence of ``Hit``. Items are read when somebody looks at
-    a hit. A notebook shows hits as thumbnails.
+    """Sequence of ``Hit`` objects for a query, best first. Items are read when a hit is accessed. A
+    notebook shows hits as thumbnails.
 
-    ``notes`` say how the sentence was read, which of its words the encoder hardly knows, and why
-    there are no hits.
+    ``notes`` explain how the sentence was read, which of its words the encoder hardly knows, and
+    why the list is empty.
     """
 
     def __init__(
@@ -35,10 +35,10 @@ class Hits(HitList):
         self.notes = list(notes)
 
     def to_pandas(self) -> Any:
-        """Return a pandas DataFrame: a row per hit, columns of ``Hit.to_dict`` and of each metadata
-        field.
+        """Return a pandas DataFrame with a row per hit, and columns for ``Hit.to_dict`` and each
+        metadata field.
 
-        BocError without pandas. A field with the name of another column is left out.
+        A field with the name of another column is left out. Raises BocError without pandas.
         """
         try:
             import pandas as pd
@@ -54,7 +54,7 @@ class Hits(HitList):
 
 
 def figures(hits: Sequence[Hit], side: int = 320, tag: str = "li") -> str:
-    """Return hits as HTML: each hit is a sentence, or a thumbnail of at most ``side`` pixels, with
+    """Return hits as HTML, each as a sentence, or as a thumbnail of at most ``side`` pixels, with
     its id and score."""
     return "\n".join(
         f"<{tag}>{_figure(rank, hit, side)}</{tag}>" for rank, hit in enumerate(hits, 1)

@@ -1,4 +1,4 @@
-"""Near-duplicates under one hit."""
+"""Group near-duplicates under one hit."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from boc.plugins import Engine
 from boc.types import Hit
 from boc.vectors import Floats
 
-# Candidates per hit from which distinct hits are chosen; more if near-duplicates leave too few
-# hits.
+# candidates per hit for choosing distinct hits; more if too few hits remain
 POOL = 4
-# Hits among which distinct hits are looked for, in a fifth of a second; or POOL per hit.
+# Number of hits searched for distinct hits, in a fifth of a second, unless POOL per hit is more.
 DEEPEST = 5_120
 BLOCK = 128  # hits compared together
 
@@ -26,9 +25,9 @@ def select_distinct(
     k: int,
     near: float,
 ) -> list[Hit]:
-    """Return at most k of the hits of ``ask(depth)``, best first, with cosines to each other below
-    ``near``."""
-    # Hits are chosen from at least a page, so that the duplicates of a hit do not depend on k.
+    """Return at most k hits from ``ask(depth)``, best first, whose cosines with each other are
+    below ``near``."""
+    # Hits are chosen from at least a page, so that a hit's duplicates do not depend on k.
     wanted = max(k, PAGE)
     depth = min(POOL * wanted, wanted + 1000)
     deepest = max(DEEPEST, POOL * wanted)
@@ -56,8 +55,8 @@ def collapse(
     """Put near-duplicates under their best hit; return the first ``most`` hits that remain, with
     the ids of the others, and with the duplicates that both already have.
 
-    Hits are near-duplicates if their ``vectors`` (n, d) have a cosine of at least ``threshold``;
-    each goes under the best hit near to it.
+    Hits are near-duplicates if their ``vectors`` (n, d) have a cosine of at least ``threshold``.
+    Each duplicate is assigned to the best hit near it.
     """
     duplicates: dict[int, list[str]] = {}
     remaining = np.empty_like(vectors[:most])

@@ -1,4 +1,4 @@
-"""The options of a search."""
+"""Define search options."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Filters: TypeAlias = str | Filter | Sequence[str | Filter] | None
 """Conditions on metadata fields: texts such as "width>10", values, or several of them."""
 
-MOST = 2**31  # largest number of hits of a query
+MOST = 2**31  # largest number of hits per query
 
 _KINDS: dict[str, tuple[type, str]] = {
     "k": (Integral, "a whole number, such as 10"),
@@ -39,7 +39,7 @@ _KINDS: dict[str, tuple[type, str]] = {
 
 
 class MoreKeywords(TypedDict, total=False):
-    """The fields of ``SearchOptions`` except ``k``, as keyword arguments."""
+    """Keyword arguments for the fields of ``SearchOptions`` except ``k``."""
 
     rm: float | None
     find: Modality | None
@@ -52,15 +52,15 @@ class MoreKeywords(TypedDict, total=False):
 
 
 class SearchKeywords(MoreKeywords, total=False):
-    """The fields of ``SearchOptions`` as keyword arguments."""
+    """Keyword arguments for all fields of ``SearchOptions``."""
 
     k: int
 
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """The options of a search. BocError for a value out of its range, and for values that exclude
-    each other.
+    """Search options. Raises BocError for a value out of range, and for values that exclude each
+    other.
 
     Parameters
     ----------
@@ -116,8 +116,8 @@ class SearchOptions:
             )
         if self.query_z is not None and self.query_z < 1:
             raise BocError(
-                f"query_z must be at least 1 (terms kept of a query), got {self.query_z}; leave "
-                "it out",
+                f"query_z must be at least 1 (terms kept of a query), got {self.query_z}; leave it "
+                "out",
             )
         if self.rerank is not None:
             check_metric(self.rerank)
@@ -131,7 +131,7 @@ class SearchOptions:
         /,
         **keywords: Unpack[SearchKeywords],
     ) -> SearchOptions:
-        """Return ``options`` with the keyword arguments replaced."""
+        """Return ``options`` with keyword arguments overriding its fields."""
         if options is not None and not isinstance(options, cls):
             raise BocError(
                 f"options must be SearchOptions, got {type(options).__name__}; or give "
@@ -143,7 +143,7 @@ class SearchOptions:
 
     @property
     def of_vectors(self) -> list[str]:
-        """The names of the options in use that need the vector of a query."""
+        """Return the names of options in use that need the query's vector."""
         return self._active(
             "rm",
             "rerank",
@@ -154,7 +154,8 @@ class SearchOptions:
 
     @property
     def on_hits(self) -> list[str]:
-        """The names of the options in use that need whole hits, and not only ids and scores."""
+        """Return the names of options in use that need whole hits rather than only ids and
+        scores."""
         return self._active("hybrid", "sort", "collapse")
 
     def _active(self, *names: str) -> list[str]:
@@ -162,7 +163,7 @@ class SearchOptions:
 
 
 def parse_filters(filters: Filters, fields: Mapping[str, FieldType]) -> tuple[Filter, ...]:
-    """Return filters as values, for an index that declares ``fields``. BocError says how to write a
+    """Parse filters for an index that declares ``fields``. A BocError explains how to write a
     filter."""
     if filters is None:
         return ()
@@ -185,7 +186,7 @@ def parse_filters(filters: Filters, fields: Mapping[str, FieldType]) -> tuple[Fi
 
 
 def check_texts(texts: Sequence[str]) -> list[str]:
-    """Return sentences in NFC. BocError unless ``texts`` are sentences."""
+    """Return sentences in NFC. Raises BocError unless ``texts`` are sentences."""
     if isinstance(texts, str) or not isinstance(texts, Sequence):
         raise BocError(f"sentences must be a list, got {texts!r}; write [{texts!r}]")
     for text in texts:
@@ -194,8 +195,8 @@ def check_texts(texts: Sequence[str]) -> list[str]:
 
 
 def check_sentence(text: object) -> None:
-    """Raise BocError unless ``text`` is a sentence, in characters that can be written as UTF-8."""
+    """Raise BocError unless ``text`` is a sentence that can be encoded as UTF-8."""
     if not isinstance(text, str) or text.encode(errors="ignore").decode() != text:
-        raise BocError(f"a sentence must be words, got {text!r}; write what the picture shows")
+        raise BocError(f"a sentence must be text, got {text!r}; describe the picture")
     if not text.strip():
-        raise BocError("the sentence is empty; write what the picture shows")
+        raise BocError("the sentence is empty; describe the picture")

@@ -1,14 +1,14 @@
-"""Queries of several parts: sentences, pictures and items, wanted or unwanted.
+"""Combine sentences, pictures and items, wanted or unwanted, into queries.
 
 Rocchio's formula (Relevance Feedback in Information Retrieval, in: Salton, The SMART Retrieval
 System, 1971) moves a query towards wanted and away from unwanted examples:
 
     q = ALPHA s + BETA mean(examples) - GAMMA mean(unwanted)
 
-with unit vectors: s is the vector of the sentence, examples are vectors of pictures and items.
-Cosines between pictures spread several times as wide as scores of pictures for a sentence, and
-would decide alone. So each vector is divided by the standard deviation of its scores over the index
-("spread"), and equal weights count equally.
+All vectors have unit length: s is the vector of the sentence, and examples are vectors of pictures
+and items. Cosines between pictures spread several times as widely as scores of pictures for a
+sentence, and would dominate. Each vector is therefore divided by the standard deviation of its
+scores over the index ("spread"), so that equal weights have equal effect.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ GAMMA = 0.5
 MINUS = re.compile(r'(?<!\S)-(?:"([^"]+)"|([^\W\d_][^\s"]*))')
 """An unwanted word or quoted phrase, after a minus between a space and a letter or quotes. The
 minus in t-shirt or -5 does not count."""
-SAME = 1e-6  # length of a sum from rounding alone, as a share of the weights
+SAME = 1e-6  # length of a sum that rounding alone can cause, as a share of the weights
 ESCAPED = re.compile(r"(?<!\S)\\-")
 
 
 @dataclass(frozen=True)
 class QueryPart:
-    """A part of a query: a sentence, a picture's path, or an item's id. The ``weight`` of an
-    unwanted part is below 0."""
+    """Part of a query: a sentence, a picture's path, or an item's id. An unwanted part has a
+    negative ``weight``."""
 
     kind: Literal["text", "image", "item"]
     value: str | Path
@@ -55,12 +55,13 @@ class QueryPart:
     def __post_init__(self) -> None:
         if self.kind not in ("text", "image", "item") or not isinstance(self.value, (str, Path)):
             raise BocError(
-                f"no part of a query: {self.kind!r} {self.value!r}; give text, image or item, "
+                f"not a part of a query: {self.kind!r} {self.value!r}; give text, image or item, "
                 "and its value",
             )
         if not isinstance(self.weight, Real) or not math.isfinite(self.weight) or self.weight == 0:
             raise BocError(
-                f"a weight of {self.weight!r}: give one above 0, or below 0 for an unwanted part",
+                f"invalid weight {self.weight!r}; give a number above 0, or below 0 for an "
+                "unwanted part",
             )
         if self.kind == "text":
             check_sentence(self.value)
@@ -68,8 +69,8 @@ class QueryPart:
 
 @dataclass(frozen=True)
 class Query:
-    """A query of weighted parts, at least one of them wanted. Only the ratios of the weights
-    matter. ``note`` says how the sentence was read, if not literally."""
+    """Query of weighted parts, of which at least one is wanted. Only the ratios of the weights
+    matter. ``note`` explains how the sentence was read, if not literally."""
 
     parts: tuple[QueryPart, ...]
     note: str = ""
@@ -78,12 +79,14 @@ class Query:
         if not isinstance(self.parts, Sequence) or not all(
             isinstance(part, QueryPart) for part in self.parts
         ):
-            raise BocError(f"a query is made of parts, got {self.parts!r}; write Query.of('a dog')")
+            raise BocError(
+                f"a query consists of parts, got {self.parts!r}; write Query.of('a dog')",
+            )
         if not self.positive:
             only = ", only unwanted parts" if self.parts else ""
             raise BocError(
-                f"there is nothing to look for{only}; add a sentence, a picture or an item that "
-                "is wanted",
+                f"the query has no wanted part{only}; add a sentence, a picture or an item that is "
+                "wanted",
             )
 
     @classmethod
@@ -103,13 +106,13 @@ class Query:
         Parameters
         ----------
         text : str, optional
-            A sentence. Words that it denies ("no house", "without a hat") are unwanted.
+            Sentence. Negated words ("no house", "without a hat") are unwanted.
         minus : sequence of str
             Unwanted words or sentences.
         images : sequence of paths
-            Pictures to look like.
+            Pictures that hits should resemble.
         like, unlike : sequences of str
-            Ids of items of the index to look like, and not to look like.
+            Ids of items in the index that hits should, and should not, resemble.
         weight : float, default=1
             Weight of all pictures and items together; the weight of the sentence is 1.
         unlike_weight : float, default=.5
@@ -146,28 +149,28 @@ class Query:
 
     @property
     def positive(self) -> list[QueryPart]:
-        """The parts of weight above 0."""
+        """Return the parts with positive weight."""
         return [part for part in self.parts if part.weight > 0]
 
     @property
     def words(self) -> str | None:
-        """The wanted sentences, for a search that counts words; None without sentences."""
+        """Return the wanted sentences for a full-text search, or None without sentences."""
         return (
             nfc(" ".join(str(part.value) for part in self.positive if part.kind == "text")) or None
         )
 
     @cached_property
     def ids(self) -> frozenset[str]:
-        """The ids of the items in the query, which are not hits."""
+        """Return the ids of the items in the query, which are excluded from the hits."""
         return frozenset(str(part.value) for part in self.parts if part.kind == "item")
 
     def with_metric(self, options: SearchOptions) -> SearchOptions:
-        """Return ``options`` that re-rank by vectors if the query has a picture or an item beside
-        other parts, unless they name a metric.
+        """Return ``options`` that re-rank by vectors if the query combines a picture or an item
+        with other parts, unless a metric is set.
 
-        An alignment would find each region of the picture again, whatever the other parts say. In
-        an index that re-ranks by alignment, a picture and a colour found the thing in that colour
-        first in 16 % of queries; re-ranked by vectors, in 50 %.
+        An alignment would match each region of the picture again, regardless of the other parts.
+        For queries of a picture and a colour, the first hit showed the thing in that colour in 16 %
+        of queries re-ranked by alignment, and in 50 % re-ranked by vectors.
         """
         by_example = len(self.parts) > 1 and any(part.kind != "text" for part in self.parts)
         if not by_example or options.rerank is not None:
@@ -176,10 +179,10 @@ class Query:
 
 
 def _different(values: Sequence[Path | str]) -> list[str]:
-    """Return the distinct values of a list: a repeated value counts once."""
+    """Return the distinct values of a list."""
     if isinstance(values, (str, Path)) or not isinstance(values, Sequence):
         raise BocError(
-            f"minus, images, like and unlike take lists, got {values!r}; write [{values!r}]",
+            f"minus, images, like and unlike must be lists, got {values!r}; write [{values!r}]",
         )
     return list(dict.fromkeys(map(str, values)))
 
@@ -188,7 +191,7 @@ def parse_text(typed: str | None) -> tuple[str | None, list[str]]:
     r"""Return the sentence and the unwanted words in typed text: ``a dog -snow -"two cats"``.
 
     A minus before a letter or quotes, at the beginning or after a space, marks an unwanted part;
-    ``\-`` is a minus.
+    ``\-`` is a literal minus.
 
     >>> parse_text('a dog in a t-shirt -snow -"two cats"')
     ('a dog in a t-shirt', ['snow', 'two cats'])
@@ -210,8 +213,8 @@ ARTICLES = {"a", "an", "the", "any", "his", "her", "their", "its"}
 
 
 def read_negations(sentence: str) -> tuple[str, list[str]]:
-    """Return a sentence without the words that it denies, and these words: ``no``, ``not`` and
-    ``without`` deny the words up to the next comma, stop-word or end.
+    """Return a sentence without its negated words, and the negated words. ``no``, ``not`` and
+    ``without`` negate all words up to the next comma, stop-word or end.
 
     >>> read_negations("a kite, no house")
     ('a kite', ['house'])
@@ -232,7 +235,7 @@ def read_negations(sentence: str) -> tuple[str, list[str]]:
         until = match.end()
         for word in WORD.finditer(sentence, until):
             lower = word[0].lower()
-            # A participle ends the denied words: "no shirt climbing a rock".
+            # A participle ends the negation: "no shirt climbing a rock".
             acts = lower.endswith("ing") and WORD.match(sentence[word.end() :].lstrip())
             ends = words and (acts or lower in stops - ARTICLES)
             if ends or sentence[until : word.start()].strip():
@@ -251,12 +254,12 @@ def read_negations(sentence: str) -> tuple[str, list[str]]:
 
 
 def compose(parts: Sequence[tuple[Embeddings, float]]) -> Embeddings:
-    """Return the query of weighted ``parts``, each of one row: the unit vector of their weighted
-    sum.
+    """Return the query for weighted ``parts`` of one row each, which is their weighted sum scaled
+    to unit length.
 
     The query has the modality of the first wanted part. Its concept set joins the sets of the
-    wanted parts; it is None if a part lacks a set. A single part is the query itself. BocError if
-    the parts cancel each other."""
+    wanted parts, or is None if a part lacks a set. A single part is returned unchanged. Raises
+    BocError if the parts cancel each other."""
     positive = [part for part, weight in parts if weight > 0]
     if len(parts) == 1:
         return positive[0]

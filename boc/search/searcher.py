@@ -1,7 +1,7 @@
-"""Searching an index by sentences, pictures or vectors.
+"""Search an index by sentences, pictures or vectors.
 
-All searches end in ``Searcher._hits``, which makes one request from the terms of the queries and
-arranges the hits.
+All searches call ``Searcher._hits``, which builds one request from the query terms and arranges the
+hits.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-KEPT = 64  # sets of options kept for later queries
+KEPT = 64  # number of option sets cached for later queries
 FUSED = 2_000  # largest number of fused hits per ranking
 BLOCK = 256  # queries per request of a batch
 ZERO = "all scores are 0: the query is like nothing here"
 
 
 class _Queries(NamedTuple):
-    """Encoded queries; ``texts`` are their sentences, which a hybrid search needs. A query of
-    several parts is one row; its score by an alignment is the sum over the weighted ``parts``."""
+    """Encoded queries, with their sentences ``texts`` for hybrid searches. A query of several parts
+    is one row; its alignment score is the sum over the weighted ``parts``."""
 
     rows: Embeddings
     texts: Sequence[str] = ()
@@ -75,7 +75,7 @@ class _Queries(NamedTuple):
 
 @dataclass(eq=False)
 class _Way:
-    """The way of a search with some options, the same for all queries of one modality."""
+    """Search method for given options, shared by all queries of one modality."""
 
     find: Modality
     filters: tuple[Filter, ...]
@@ -88,7 +88,7 @@ class _Way:
 class Searcher:
     """Search one index by sentences, pictures or vectors.
 
-    The encoder is loaded when the first query needs it. Searches by vectors never load torch.
+    The encoder is loaded on the first query that needs it. Searches by vectors never load torch.
 
     >>> searcher = boc.Searcher.open("photos")
     >>> len(searcher.search_texts(["a red box", "a yellow box"], k=5)[1])
@@ -117,8 +117,8 @@ class Searcher:
         encoder: str | None = None,
         device: str = "auto",
     ) -> Searcher:
-        """Open index ``name`` at back end ``at``. ``encoder`` names the encoder of the index if it
-        has moved."""
+        """Open index ``name`` at back end ``at``. ``encoder`` names the index's encoder if it has
+        moved."""
         backend = plugins.backend(at)
 
         def reopen() -> Engine:
@@ -126,7 +126,7 @@ class Searcher:
 
         searcher = cls(reopen(), None, reopen)
         first = searcher.index.manifest.identity.spec
-        # A replacement of the index may have another encoder, which its manifest names.
+        # A replaced index may have another encoder, which its manifest names.
         searcher._load = lambda spec: plugins.encoder(
             encoder if encoder and spec == first else spec,
             device,
@@ -134,23 +134,23 @@ class Searcher:
         return searcher
 
     def renew(self, *, force: bool = False) -> Searcher:
-        """Return a searcher of the current index: this searcher if the index has not changed. The
-        encoder is kept if it fits.
+        """Return a searcher for the current index, which is this searcher if the index has not
+        changed. A matching encoder is reused.
 
-        Every load and edit changes ``created`` or ``source`` of the manifest; a compacted index
-        gives the same answers. ``force`` opens the index again without a change: an index that
-        could not be read may be readable now.
+        Every load and edit changes ``created`` or ``source`` in the manifest; compaction does not,
+        because it preserves all results. ``force`` reopens an unchanged index, which may have been
+        unreadable before.
         """
         index = self._reopen()
         if not force and index.manifest == self.index.manifest:
-            return self  # without fetching the codec
+            return self  # avoids fetching the codec
         searcher = Searcher(index, None, self._reopen)
         searcher._load = self._load
         if (
             "encoder" in self.__dict__
             and index.manifest.identity.digest == self.encoder.identity.digest
         ):
-            searcher.encoder = self.encoder  # reused, not loaded again
+            searcher.encoder = self.encoder  # reused rather than loaded again
         return searcher
 
     def __repr__(self) -> str:
@@ -159,7 +159,7 @@ class Searcher:
         return f"<Searcher of {counts}, encoder {manifest.identity.spec}>"
 
     def embeddings(self, id: str) -> Embeddings:
-        """Return the stored vector of an item, and its concepts, if any. KeyError for an
+        """Return the stored vector of an item, and its concepts, if any. Raises KeyError for an
         unknown id."""
         item = self.index.find([id])[0]
         concepts = None
@@ -173,18 +173,19 @@ class Searcher:
 
     @cached_property
     def encoder(self) -> Encoder:
-        """The encoder of the index. EncoderError if its weights differ."""
+        """Return the index's encoder. Raises EncoderError if its weights differ."""
         identity = self.index.manifest.identity
         if identity.spec.startswith("vectors:"):
             raise BocError(
-                "the index was made of vectors, which no encoder makes",
+                "the index was made from vectors and has no encoder",
                 "search by an item: <--like ID>",
             )
         encoder = self._load(identity.spec)
         if encoder.identity.digest != identity.digest:
             raise EncoderError(
-                f"the encoder {encoder.identity.spec} has other weights than the index was made "
-                f"with ({encoder.identity.digest[:12]}, not {identity.digest[:12]})",
+                f"the weights of the encoder {encoder.identity.spec} differ from the weights that "
+                f"the index was made with ({encoder.identity.digest[:12]}, not "
+                f"{identity.digest[:12]})",
                 "name the right one with <--encoder>",
             )
         return encoder
@@ -204,20 +205,21 @@ class Searcher:
         """Return the k best items, best first, for a sentence, a picture and items that hits should
         be ``like`` or ``unlike``; or for the vector of a sentence (d,).
 
-        The keyword arguments are the fields of ``SearchOptions``, and override the fields of
-        ``options``. ``stages`` gets facts about the search.
+        Keyword arguments are fields of ``SearchOptions`` and override the fields of ``options``.
+        Facts about the search are added to ``stages``.
 
-        BocError for invalid options; EncoderError for another encoder; ImageError for an unreadable
-        picture.
+        Raises BocError for invalid options, EncoderError for another encoder, and ImageError for an
+        unreadable picture.
         """
         if not isinstance(text, (str, NoneType)):
             raise BocError(
-                f"search takes one sentence, got {type(text).__name__}; write image= for a "
-                "picture, vector= for numbers, and index.search_many([...]) for several sentences",
+                f"search expects one sentence, got {type(text).__name__}; write image= for a "
+                "picture, vector= for numbers, and index.search_many([...]) for several "
+                "sentences",
             )
         if vector is not None:
             if text is not None or image is not None or like or unlike:
-                raise BocError("a vector is a query of its own; leave out all but vector=")
+                raise BocError("a vector is a complete query; leave out all arguments but vector=")
             queries = Embeddings("text", _row(vector))
             return self.search_vectors(queries, options, stages=stages, **keywords)[0]
         with nullcontext() if image is None else picture_file(image) as path:
@@ -230,7 +232,7 @@ class Searcher:
             return self.search_query(query, options, stages=stages, **keywords)
 
     def warm(self) -> None:
-        """Load the encoder, if there is one, and search once, so that the first query is fast."""
+        """Load the encoder, if any, and run one search, so that the first query is fast."""
         if not self.index.manifest.identity.spec.startswith("vectors:"):
             self.search("a picture", k=1)
 
@@ -243,8 +245,8 @@ class Searcher:
         stages: Stages | None = None,
         **keywords: Unpack[SearchKeywords],
     ) -> Hits:
-        """Return the k best items for a query of several parts, best first, without the items in
-        the query.
+        """Return the k best items for a query of several parts, best first, excluding the query's
+        own items.
 
         A file name with a digit, such as IMG_1234.jpg or IMG_1234, finds the files of this name. A
         hybrid search counts the words of the wanted sentences. ``encoded`` are the parts, each of
@@ -318,7 +320,7 @@ class Searcher:
         stages: Stages | None = None,
         **keywords: Unpack[SearchKeywords],
     ) -> list[Hits]:
-        """Search by several sentences as one batch. Return one list of hits per sentence."""
+        """Search by several sentences in one batch. Return one list of hits per sentence."""
         texts = check_texts(texts)
         options = self._options(options, **keywords)
         encoded = self.encoder.encode_texts(texts)
@@ -339,7 +341,7 @@ class Searcher:
         over captions, text fields, and the words of pictures under the code ``words``. Return one
         list of hits per text.
 
-        BocError for options that need vectors: rm, rerank, hybrid, query_z and collapse.
+        Raises BocError for options that need vectors: rm, rerank, hybrid, query_z and collapse.
         """
         texts = check_texts(texts)
         options = self._options(options, **keywords)
@@ -358,7 +360,7 @@ class Searcher:
     ) -> list[Hits]:
         """Search by queries that are already encoded. Return one list of hits per row.
 
-        ``texts`` are their sentences, which a hybrid search needs.
+        ``texts`` contains the queries' sentences, which a hybrid search needs.
         """
         options = self._options(options, **keywords)
         queries = self._plain(queries)
@@ -366,8 +368,7 @@ class Searcher:
             check_texts(texts)
             if len(texts) != len(queries):
                 raise BocError(
-                    f"{len(texts)} texts for {len(queries)} queries; give the sentence of each "
-                    "query",
+                    f"{len(texts)} texts for {len(queries)} queries; give one sentence per query",
                 )
         answers = self._hits(_Queries(queries, texts or ()), options, stages)
         pairs = zip(answers, queries.vectors, strict=True)
@@ -382,15 +383,15 @@ class Searcher:
         """Return ids (n, m) and scores (n, m) of the hits of ``search_vectors``, best first, as
         arrays.
 
-        The content of the hits, which takes most of the time of a batch, is not read. m is at most
-        k; None and -inf fill the rows of queries with fewer hits. BocError for an option that works
-        on hits: hybrid, sort and collapse.
+        The content of the hits, which takes most of a batch's time, is not read. m is at most k;
+        rows of queries with fewer hits are padded with None and -inf. Raises BocError for options
+        that work on hits: hybrid, sort and collapse.
         """
         options = self._options(options, **keywords)
         queries = self._plain(queries)
         if named := options.on_hits:
             raise BocError(
-                f"rank_vectors gives ids and scores; leave out {', '.join(named)}, or call "
+                f"rank_vectors returns only ids and scores; leave out {', '.join(named)}, or call "
                 "search_vectors",
             )
         width = min(options.k, self.index.manifest.items[self.target(options.find)])
@@ -415,17 +416,18 @@ class Searcher:
         encoded: Sequence[Embeddings] | None = None,
         **keywords: Unpack[SearchKeywords],
     ) -> str:
-        """Return the JSON body of the HTTP request whose response contains the hits of
-        ``search_query``, for other programs, which send it to ``POST NAME/_search``.
+        """Return the JSON body of an HTTP request whose response contains the hits of
+        ``search_query``. Other programs send it to ``POST NAME/_search``.
 
-        BocError for options that take more than one request: items of the index as parts, hybrid
-        searches, and an order other than by score. BackendError if the index is not on a server.
+        Raises BocError for options that take more than one request: items as parts, hybrid
+        searches, and an order other than by score. Raises BackendError if the index is not on a
+        server.
         """
         options = self._options_of(query, options, **keywords)
         own = options.on_hits
         if own or query.ids:
             raise BocError(
-                f"boc itself computes {own[0] if own else 'similar items'}; no single request does",
+                f"no single request computes {own[0] if own else 'similar items'}; only boc does",
             )
         if encoded is None:
             encoded = [self._encode(part) for part in query.parts]
@@ -433,19 +435,19 @@ class Searcher:
         return self.index.request(self._request(_Queries(rows), options, None))
 
     def background(self, modality: Modality) -> Background:
-        """Return the background of the scores of items of a modality."""
+        """Return the score background for items of a modality."""
         return self._backgrounds.setdefault(modality, Background(self.index, modality))
 
     def target(self, find: Modality | None = None) -> Modality:
-        """Return the modality of the hits: ``find``, or by default pictures if there are any.
-        BocError if the index has no such items."""
+        """Return the modality of the hits, which is ``find``, or by default pictures if the index
+        has any. Raises BocError if the index has no items of the modality."""
         counts = self.index.manifest.items
         if find is None:
             return "image" if counts["image"] else "text"
         if not counts[find]:
             held = "sentences" if find == "image" else "pictures"
             raise BocError(
-                f"the index holds {held} only",
+                f"the index contains only {held}",
                 "leave out <--find>, or index a CSV of image,caption to have both",
             )
         return find
@@ -455,8 +457,8 @@ class Searcher:
         options: SearchOptions | None,
         **keywords: Unpack[SearchKeywords],
     ) -> SearchOptions:
-        """Return the options with the keywords replaced and the filters as values. BocError for an
-        unknown field."""
+        """Return the options, overridden by the keywords, with parsed filters. Raises BocError for
+        an unknown field."""
         options = SearchOptions.of(options, **keywords)
         fields = self.index.manifest.fields
         if options.filters != ():
@@ -473,18 +475,19 @@ class Searcher:
     ) -> SearchOptions:
         if not isinstance(query, Query):
             raise BocError(
-                f"search_query takes a Query, got {type(query).__name__}; search takes a sentence",
+                f"search_query expects a Query, got {type(query).__name__}; use search for a "
+                "sentence",
             )
         return query.with_metric(self._options(options, **keywords))
 
     @cached_property
     def caption_counts(self) -> Mapping[str, int]:
-        """The number of training captions of the encoder with each word; empty for an encoder
-        without counts."""
+        """Return the number of the encoder's training captions that contain each word; empty for an
+        encoder without counts."""
         return read_counts(self.encoder.identity.spec)
 
     def note(self, text: str) -> str:
-        """Return a note on words that the encoder hardly knows; empty for most sentences."""
+        """Return a note about words that the encoder hardly knows; empty for most sentences."""
         rare = rare_words(self.caption_counts, text)
         if not rare:
             return ""
@@ -492,8 +495,7 @@ class Searcher:
         return f"the encoder hardly knows {words}; the nearest are shown"
 
     def _knows_none(self, query: Query) -> bool:
-        """Return whether the encoder has counts of words, and knows no word of the wanted
-        sentences."""
+        """Return whether the encoder has word counts and knows no word of the wanted sentences."""
         if not all(part.kind == "text" for part in query.positive):
             return False
         vocabulary = getattr(self.encoder, "vocabulary", ())
@@ -503,7 +505,7 @@ class Searcher:
         return options.rerank or self.index.manifest.rerank
 
     def _known(self, part: QueryPart) -> QueryPart:
-        """Return a part with the id of its item in the Unicode form of the index."""
+        """Return a part whose item id is in the index's Unicode form."""
         if part.kind != "item":
             return part
         try:
@@ -526,8 +528,8 @@ class Searcher:
         return replace(self._encode(QueryPart(stored.modality, content)), vectors=stored.vectors)
 
     def _plain(self, queries: Embeddings) -> Embeddings:
-        """Return queries whose vectors and concepts are plain float32. BocError for values that are
-        not numbers."""
+        """Return queries whose vectors and concepts are plain float32. Raises BocError for values
+        that are not numbers."""
         if not isinstance(queries, Embeddings):
             raise BocError(
                 f"queries must be Embeddings, got {type(queries).__name__}; write "
@@ -550,7 +552,7 @@ class Searcher:
         encoded: Sequence[Embeddings],
         options: SearchOptions,
     ) -> tuple[Embeddings, list[tuple[Embeddings, float]]]:
-        """Return the query that the parts make, and the weighted parts that an alignment sums
+        """Return the query composed of the parts, and the weighted parts that an alignment sums
         over."""
         encoded = [self._plain(each) for each in encoded]
         if [len(each) for each in encoded] != [1] * len(query.parts):
@@ -581,11 +583,10 @@ class Searcher:
         options: SearchOptions,
         stages: Stages | None,
     ) -> SearchRequest:
-        """Return the request to the index: the terms of the queries, the number of candidates, and
-        their ranking.
+        """Return the request to the index, with query terms, number of candidates and ranking.
 
-        ``stages`` gets the terms. Without ``stages``, and under a dictionary, the index may make
-        the terms itself.
+        The terms are added to ``stages``. Without ``stages``, the index may compute the terms of a
+        dictionary itself.
         """
         key = options, queries.rows.modality, self.codec.query_budget
         way = self._ways.get(key)
@@ -664,7 +665,7 @@ class Searcher:
         return self._ordered(queries, options, stages)
 
     def _goes_on(self, options: SearchOptions) -> bool:
-        """Return whether a list is longer than a page, and depends on its length."""
+        """Return whether a list is longer than a page and its hits depend on its length."""
         if options.k <= PAGE or options.rm or options.query_z:
             return False
         if options.hybrid is not None or self._metric(options) != "dot":
@@ -688,8 +689,7 @@ class Searcher:
         lists: list[list[Hit]] = [[] for _ in queries.rows.vectors]
         sizes = pages(options.k)
         if options.hybrid:
-            # Two fused lists longer than a page begin with the same hits if they fuse the same
-            # number of hits.
+            # Two fused long lists begin alike if they fuse the same number of hits.
             rm, _ = self.index.manifest.budgets(self.target(options.find))
             sizes = [size for size in sizes if size == PAGE or rm * size < FUSED] + sizes[-1:]
         elif begun is not None:
@@ -709,10 +709,10 @@ class Searcher:
         options: SearchOptions,
         stages: Stages | None,
     ) -> Sequence[Sequence[Hit]]:
-        """Return the hits of each query by one request to the index."""
+        """Return the hits of each query from one request to the index."""
         request = self._request(queries, options, stages)
         if options.hybrid == "rrf":
-            # Fusion takes all candidates, before the last are dropped.
+            # Fusion uses all candidates, before the last ones are dropped.
             assert request.rescore is not None
             request.k = min(request.k, max(FUSED, options.k))
             request.rescore = replace(request.rescore, k=request.k)
@@ -733,8 +733,8 @@ class Searcher:
         options: SearchOptions,
         notes: Sequence[str] = (),
     ) -> Hits:
-        """Return the hits of a query with this vector in the requested order; no hits for a zero
-        vector."""
+        """Return the hits of a query with this vector in the requested order. A zero vector has no
+        hits."""
         if self._metric(options) == "dot" and not vector.any():
             return Hits(0, list, [*notes, ZERO])
         return _sort_hits(hits, options, notes)
@@ -759,7 +759,7 @@ def _row(vector: ArrayLike) -> Array:
         ) from error
     if row.ndim != 1:
         raise BocError(
-            f"a vector of shape {row.shape}; give (d,), or write searcher.search_vectors for "
+            f"a vector must have the shape (d,), got {row.shape}; use searcher.search_vectors for "
             "several",
         )
     return row[None]

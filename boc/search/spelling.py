@@ -1,4 +1,5 @@
-"""Words of a sentence that neither an index nor its encoder has, each with a suggestion."""
+"""Find words of a sentence that neither an index nor its encoder contains, and suggest known
+words."""
 
 from __future__ import annotations
 
@@ -16,21 +17,19 @@ from boc.paths import folded, nfc
 from boc.remarks import word_forms
 from boc.search.searcher import Searcher
 
-ITEMS = 20_000  # first items of an index whose words are known
+ITEMS = 20_000  # number of first index items whose words count as known
 WORD = re.compile(
     r"(?<![\w'\u2019])[A-Za-z\u00c0-\u052f\u1e00-\u1fff]{3,}(?![\w'\u2019:])",
-)  # scripts with spaces between words
-# Least similarity, of 1, between a word and a suggestion, for long words and for words of few
-# letters.
+)  # letters of scripts that separate words by spaces
+# Smallest similarity (at most 1) between a word and a suggestion, for long and for short words.
 ALIKE = 0.75
 ALIKE_SHORT = 0.66
 SHORT = 4
-# Largest difference in length between a word and a suggestion; largest number of words that are
-# compared.
+# largest difference in length to a suggestion, and largest number of words compared
 LONGER = 2
 NEAR = 9
-# Limits to the cost of a query: words that get a suggestion, letters of such a word, known words
-# compared with it letter by letter, and known words altogether.
+# Limits on the cost of a query: number of words that get a suggestion, letters per word, known
+# words compared letter by letter, and number of all known words.
 SOUGHT = 16
 LONGEST = 30
 COMPARED = 48
@@ -38,14 +37,14 @@ MOST = 200_000
 
 
 class UnknownWord(NamedTuple):
-    """An unknown word, and the known word most similar to it."""
+    """Unknown word with the most similar known word."""
 
     word: str
     near: str | None
 
 
 class Spelling:
-    """The words of an index and its encoder, by length and by counts of letters. Thread-safe."""
+    """Words of an index and its encoder, by length and letter counts. Thread-safe."""
 
     def __init__(self, searcher: Searcher) -> None:
         self._searcher = searcher
@@ -66,7 +65,7 @@ class Spelling:
 
     @cached_property
     def by_length(self) -> dict[int, tuple[list[str], NDArray[np.uint8]]]:
-        """The words of each length, and the counts of their letters."""
+        """Return the words of each length, and their letter counts."""
         groups: dict[int, list[str]] = {}
         for word in islice(sorted(self.words), MOST):
             if 2 < len(word) <= LONGEST + LONGER:
@@ -74,8 +73,8 @@ class Spelling:
         return {length: (words, _letters(words)) for length, words in groups.items()}
 
     def unknown(self, text: str) -> list[UnknownWord]:
-        """Return the words of a sentence that neither index nor encoder has, in its order. The
-        first ``SOUGHT`` words of at most ``LONGEST`` letters have suggestions."""
+        """Return the words of a sentence that neither index nor encoder contains, in sentence
+        order. The first ``SOUGHT`` words of at most ``LONGEST`` letters get suggestions."""
         unknown: list[UnknownWord] = []
         for word in dict.fromkeys(WORD.findall(nfc(text).lower()) if self.words else ()):
             if not any(form in self.words for form in (*word_forms(word), folded(word))):
@@ -86,10 +85,10 @@ class Spelling:
         return unknown
 
     def nearest(self, word: str) -> str | None:
-        """Return the known word most similar to ``word``. Among similar words, a word of the same
-        letters in another order comes first.
+        """Return the known word most similar to ``word``. Among similar words, an anagram comes
+        first.
 
-        Only the words that share the most letters, in any order, are compared.
+        Only the words that share the most letters with ``word``, in any order, are compared.
         """
         mine = _letters([word])
         choices = []
@@ -105,7 +104,7 @@ class Spelling:
 
 
 def _letters(words: Sequence[str]) -> NDArray[np.uint8]:
-    """Return how often words of one length have the letters of each of 32 classes, (n, 32)."""
+    """Return the letter counts (n, 32) of words of one length, in 32 letter classes."""
     codes = np.array(words).view(np.uint32).reshape(len(words), -1) % 32
     counts = np.zeros((len(words), 32), np.uint8)
     for column in codes.T:

@@ -32,8 +32,8 @@ HERE = Path(__file__).resolve().parent
 def create_app(searcher: Searcher, settings: Settings) -> FastAPI:
     """Create the ASGI application that serves an index.
 
-    The application itself loads nothing; the first request waits for whatever ``searcher`` has not
-    loaded yet.
+    The application itself loads nothing; the first request waits for the parts that ``searcher``
+    has not loaded yet.
     """
     app = FastAPI(
         title=f"boc: {settings.name}",

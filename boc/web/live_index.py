@@ -72,26 +72,26 @@ class LibrarySnapshot:
 
     @cached_property
     def begin(self) -> list[Item]:
-        """The first items of the index, from which example queries are taken."""
+        """Return the first items of the index, from which example queries are taken."""
         return list(islice(self.searcher.index.items(), 1000))
 
     @cached_property
     def fields(self) -> dict[str, FieldType]:
-        """The fields that a page offers: text fields, and fields for which some item has a
-        value."""
+        """Return the fields that a page offers, which are text fields and fields with a value in
+        some item."""
         used = self.searcher.index.used_fields()
         fields = visible_fields(self.searcher.index.manifest.fields)
         return {name: kind for name, kind in fields.items() if kind == "text" or name in used}
 
     @cached_property
     def examples(self) -> list[str]:
-        """Some short sentences from the beginning of the index, as example queries."""
+        """Return short sentences from the beginning of the index as example queries."""
         sentences = [item.content for item in self.begin if item.modality == "text"]
         return list(dict.fromkeys(text for text in sentences if len(text) <= 60))[:6]
 
     @cached_property
     def spelling(self) -> Spelling:
-        """The vocabulary of the index and its encoder."""
+        """Return the vocabulary of the index and its encoder."""
         return Spelling(self.searcher)
 
     def warm(self) -> None:
@@ -133,7 +133,7 @@ class LibrarySnapshot:
 
 
 class Library:
-    """Hold the server's current index and its encoder. Thread-safe.
+    """Provide the server's current index and its encoder. Thread-safe.
 
     ``snapshot`` is the index as last opened. A replaced index is noticed within seconds; until the
     new index is open, the old one answers.
@@ -211,8 +211,7 @@ class Library:
             return self.picture(snapshot, sent.path, sent.name, sent.key)
         try:
             item = find_item(snapshot.searcher.index, str(part.value))
-            # If the code reads regions or words, they are computed again, since the index does not
-            # store them.
+            # An index does not store the regions or words that a code may read.
             if snapshot.searcher.codec.reads_concepts:
                 return self.whole_item(snapshot, item)
             return snapshot.searcher.embeddings(item.id)

@@ -36,7 +36,7 @@ class Batcher:
                 return mine.result
             batch = [mine]
             with self._list:
-                if mine in self._waiting:  # else it was in a batch that failed
+                if mine in self._waiting:  # otherwise its batch failed
                     self._waiting.remove(mine)
                     # A batch has at most 32 sentences.
                     batch += self._waiting[:31]

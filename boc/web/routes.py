@@ -79,7 +79,7 @@ class Why(BaseModel):
 
 @dataclass(frozen=True)
 class Service:
-    """Hold the parts that the routes use."""
+    """Parts of the service that the routes share."""
 
     library: Library
     thumbnails: Thumbnails
@@ -208,7 +208,7 @@ def keep_picture(service: Served, sent: Sent) -> Response:
     saved."""
     folder = service.settings.keep
     if folder is None or sent is None:
-        raise ProblemError(403, "the owner of this server keeps no pictures of others")
+        raise ProblemError(403, "this server does not accept pictures for its library")
     with open_image(sent.path) as image:
         kind = str(image.format).lower()
     stem = re.sub(r"[^\w -]+", "_", Path(sent.name).stem, flags=re.ASCII)[:60]
@@ -274,7 +274,7 @@ def why(service: Served, id: str, parameters: Annotated[Why, Query()], sent: Sen
     q = parameters.q
     like = parameters.like
     if [q, like, sent].count(None) != 2:
-        raise BocError("give either q, a sentence, or like, the id of an item, or send a picture")
+        raise BocError("give q (a sentence) or like (an item's id), or send a picture")
     library = service.library
 
     def explain(snapshot: LibrarySnapshot) -> serialize.Json:

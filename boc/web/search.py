@@ -73,7 +73,7 @@ class Question(_Options):
         manifest = snapshot.searcher.index.manifest
         if (self.rerank or manifest.rerank) != "dot" and manifest.concept_dtype is None:
             raise BocError(
-                f"the index holds no concept sets, which {self.rerank} compares; leave rerank out",
+                f"the index has no concept sets, which {self.rerank} compares; leave rerank out",
             )
         values = {each.name: getattr(self, each.name) for each in fields(SearchOptions)}
         values["find"] = snapshot.searcher.target(self.find)

@@ -40,15 +40,13 @@ def item(entry: Item) -> Json:
 
 def thumb(id: str) -> str:
     """Return the address of an item's thumbnail, relative to the page of its index."""
-    # Browsers resolve such parts of a path, encoded or not, but leave text between encoded slashes
-    # alone.
+    # Browsers resolve dot segments, but not between encoded slashes.
     odd = {"", ".", ".."} & set(id.split("/"))
     return "api/thumb/" + quote(id, safe="" if odd else "/")
 
 
 def word_answers(terms: TermMatrix, words: Mapping[int, str]) -> list[Json]:
-    """Return the words of one row of terms, the most frequent first; of equally frequent terms, the
-    lower first."""
+    """Return the words of one row of terms, most frequent first; ties go to the lower term."""
     pairs = sorted(
         zip(terms.indices.tolist(), terms.data.tolist(), strict=True),
         key=lambda pair: (-pair[1], pair[0]),

@@ -1,4 +1,4 @@
-"""Define the settings and limits of a server of one index."""
+"""Define the settings and limits of a server for one index."""
 
 import os
 import secrets

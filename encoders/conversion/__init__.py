@@ -1,1 +1,1 @@
-"""Conversion of published checkpoints to model folders."""
+"""Convert published checkpoints to model folders."""

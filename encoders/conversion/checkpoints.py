@@ -1,5 +1,5 @@
-"""Reading of the published checkpoints of TERN, TERAN and VSRN. Nothing is executed, and every
-tensor must be used."""
+"""Read the published checkpoints of TERN, TERAN and VSRN. No code in a checkpoint is executed, and
+every tensor must be used."""
 
 import argparse
 import re
@@ -25,8 +25,7 @@ from ..runtime.model_folder import make
 PREFIX = "img_txt_enc."
 BERT = "txt_enc.bert_model."
 WORDS = f"{BERT}embeddings.word_embeddings.weight"
-# These weights do not affect the output: heads of other aggregations, BERT's pooler, and a list of
-# positions.
+# weights without effect on the output: unused heads, BERT's pooler, a list of positions
 UNUSED = re.compile(
     r"txt_enc\.map\.|img_enc\.fc\.|txt_enc\.bert_model\.(pooler\.|embeddings\.position_ids$)",
 )
@@ -52,15 +51,15 @@ SETTINGS = {
 
 
 def read_published(path: Path) -> dict[str, Any]:
-    """Read a published checkpoint unchanged, tensors on the CPU: ``model``, one or two mappings of
-    names to tensors, and either ``config`` (TERN, TERAN) or ``opt`` (VSRN).
+    """Read a published checkpoint unchanged, with tensors on the CPU. It contains ``model``, one or
+    two mappings from names to tensors, and either ``config`` (TERN, TERAN) or ``opt`` (VSRN).
 
-    Nothing in the file is executed: torch's restricted unpickler accepts tensors and plain types.
-    EncoderError for any other type.
+    No code in the file is executed, because torch's restricted unpickler accepts only tensors and
+    plain types. Raises EncoderError for any other type.
     """
     if not path.is_file():
         raise EncoderError(
-            f"{path}: no such file; name a checkpoint, for example model_best_ndcg.pth",
+            f"{path}: file does not exist; name a checkpoint, for example model_best_ndcg.pth",
         )
     with (
         reading_model(
@@ -72,7 +71,7 @@ def read_published(path: Path) -> dict[str, Any]:
         torch.serialization.safe_globals(PLAIN),
         warnings.catch_warnings(),
     ):
-        # Unusual files give warnings and errors.
+        # Unusual files cause warnings and errors.
         warnings.simplefilter("ignore")
         content = torch.load(path, map_location="cpu", weights_only=True)
     states = isinstance(content, dict) and content.get("model")
@@ -83,17 +82,18 @@ def read_published(path: Path) -> dict[str, Any]:
             isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in state.items()
         ):
             raise EncoderError(
-                f"{path}: no published checkpoint (its entry 'model' must hold tensors by name)",
+                f"{path}: not a published checkpoint (its entry 'model' must contain tensors by "
+                "name)",
             )
     checkpoint: dict[str, Any] = content
     return checkpoint
 
 
 def kind_of(checkpoint: Mapping[str, Any]) -> str:
-    """Return ``tern``, ``teran`` or ``vsrn``. EncoderError for another checkpoint.
+    """Return ``tern``, ``teran`` or ``vsrn``. Raises EncoderError for another checkpoint.
 
-    Only TERAN has two separate last layers. A TERAN with shared last layers has TERN's tensors; its
-    configuration decides.
+    Only TERAN has two separate last layers. A TERAN with shared last layers has the same tensors as
+    TERN, so its configuration decides.
     """
     if isinstance(checkpoint["model"], (list, tuple)):
         return "vsrn"
@@ -112,22 +112,22 @@ def kind_of(checkpoint: Mapping[str, Any]) -> str:
 
 
 def network_from(kind: str, checkpoint: Mapping[str, Any]) -> Network:
-    """Return the TERN or TERAN in a checkpoint from ``read_published``. The tensors show its sizes,
-    and whether its last layers are shared.
+    """Return the TERN or TERAN in a checkpoint from ``read_published``. The tensors determine its
+    sizes, and whether its last layers are shared.
 
-    EncoderError for unsupported settings, and for missing or unused tensors.
+    Raises EncoderError for unsupported settings, and for missing or unused tensors.
     """
     for (section, key), known in SETTINGS.items():
         value = _setting(checkpoint, section, key, known[0])
         if value not in known:
             raise EncoderError(
-                f"{section}.{key} of this checkpoint is {value!r}; only {known[0]!r} is known here",
+                f"{section}.{key} of this checkpoint is {value!r}; only {known[0]!r} is supported",
             )
     state = {name.removeprefix(PREFIX): tensor for name, tensor in checkpoint["model"].items()}
     alias = "txt_enc.word_embeddings.weight"
     if not torch.equal(state.pop(alias, state[WORDS]), state[WORDS]):
         raise EncoderError(
-            f"{alias} differs from {WORDS}, of which it should be a copy; the file is damaged",
+            f"{alias} differs from {WORDS}, although it should be a copy; the file is damaged",
         )
     state = {name: tensor for name, tensor in state.items() if not UNUSED.match(name)}
     vocabulary, width = shape_of(state, WORDS)
@@ -135,7 +135,7 @@ def network_from(kind: str, checkpoint: Mapping[str, Any]) -> Network:
         vocab_size=vocabulary,
         hidden_size=width,
         num_hidden_layers=_count(state, f"{BERT}encoder.layer."),
-        # The tensors do not show the number of heads.
+        # The number of heads cannot be derived from the tensors.
         num_attention_heads=12,
         intermediate_size=_rows(state, f"{BERT}encoder.layer.0.intermediate.dense.weight"),
         max_position_embeddings=_rows(state, f"{BERT}embeddings.position_embeddings.weight"),
@@ -144,7 +144,7 @@ def network_from(kind: str, checkpoint: Mapping[str, Any]) -> Network:
     layer = _setting(checkpoint, "text-model", "extraction-hidden-layer", bert.num_hidden_layers)
     if layer != bert.num_hidden_layers:
         raise EncoderError(
-            f"this checkpoint says {layer} layers of BERT and has {bert.num_hidden_layers}",
+            f"this checkpoint declares {layer} BERT layers but contains {bert.num_hidden_layers}",
         )
     fused, region = shape_of(state, "img_enc.pos_encoding_image.map.0.weight")
     options = {
@@ -164,10 +164,10 @@ def network_from(kind: str, checkpoint: Mapping[str, Any]) -> Network:
 
 
 def load_whole(network: Network, state: Mapping[str, Tensor]) -> None:
-    """Load the tensors of a checkpoint. EncoderError for missing, unused and misshapen tensors."""
+    """Load a checkpoint's tensors. Raises EncoderError for missing, unused or misshapen tensors."""
     expected = network.state_dict()
     both = state.keys() & expected.keys()
-    # The first torch versions did not write counters of batches, and evaluation does not read them.
+    # Early torch versions did not save batch counters, which evaluation does not need.
     counters = {name for name in expected if name.endswith("num_batches_tracked")}
     faults = {
         "missing": expected.keys() - state.keys() - counters,
@@ -186,7 +186,7 @@ def load_whole(network: Network, state: Mapping[str, Tensor]) -> None:
 
 
 def shape_of(state: Mapping[str, Tensor], name: str) -> tuple[int, int]:
-    """Return the rows and columns of a matrix. EncoderError if it is missing."""
+    """Return the number of rows and columns of a matrix. Raises EncoderError if it is missing."""
     if name not in state or state[name].ndim != 2:
         raise EncoderError(f"the matrix {name} is missing; fetch the whole checkpoint")
     rows, columns = state[name].shape
@@ -198,7 +198,7 @@ def _rows(state: Mapping[str, Tensor], name: str) -> int:
 
 
 def _count(state: Mapping[str, Tensor], start: str) -> int:
-    """Return the number of layers, from tensor names: ``start``, the number of the layer, and a
+    """Return the number of layers, derived from tensor names of the form ``start``, layer number,
     suffix."""
     suffixes = [name.removeprefix(start) for name in state if name.startswith(start)]
     return len({suffix.partition(".")[0] for suffix in suffixes})
@@ -215,6 +215,6 @@ def _section(checkpoint: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _setting(checkpoint: Mapping[str, Any], section: str, key: str, default: Any) -> Any:
-    """Return a setting of the published configuration, or ``default`` in older files that lack
+    """Return a setting from the published configuration, or ``default`` for older files without
     it."""
     return _section(checkpoint, section).get(key, default)

@@ -1,4 +1,4 @@
-"""Conversion of a published checkpoint to a model folder, for ``boc convert``."""
+"""Convert a published checkpoint to a model folder, for ``boc convert``."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -22,7 +22,7 @@ from .vsrn_checkpoints import check_vocabulary, read_vocabulary, vsrn_from_publi
 
 @dataclass(frozen=True)
 class Conversion:
-    """The result of a conversion: the kind of network, its settings, its number of parameters."""
+    """Result of a conversion: the kind of network, its settings and its number of parameters."""
 
     kind: str
     settings: dict[str, Any]
@@ -37,30 +37,31 @@ def convert(
     *,
     stop_list: Path | None = None,
 ) -> Conversion:
-    """Write the network in ``checkpoint`` with its tokens and region source into the model folder
+    """Write the network in ``checkpoint``, its tokens and its region source to the model folder
     ``folder``.
 
-    ``tokens`` is BERT's vocab.txt or tokenizer.json for a TERN or TERAN, the vocabulary (pickle or
-    JSON) for a VSRN. ``stop_list`` is a file of stop-words, one per line, for a TERAN that leaves
-    stop-words out: its checkpoint does not contain them. EncoderError, with nothing written, for
-    files of the wrong kind or of different models, and if the folder holds a model.
+    ``tokens`` is BERT's vocab.txt or tokenizer.json for a TERN or TERAN, and the vocabulary (pickle
+    or JSON) for a VSRN. ``stop_list`` is a file of stop-words, one per line, for a TERAN that
+    leaves stop-words out, since its checkpoint does not contain them. Raises EncoderError before
+    writing if files are of the wrong kind or from different models, or if the folder already
+    contains a model.
     """
     if (folder / "config.json").exists():
         raise EncoderError(
-            f"{folder} holds a model already; choose another folder with -o, or delete this one "
+            f"{folder} already contains a model; choose another folder with -o, or delete this one "
             "first",
         )
     check_model_folder(folder)
     if not tokens.is_file():
         raise EncoderError(
-            f"{tokens}: no such file; name the vocabulary that the checkpoint came with",
+            f"{tokens}: file does not exist; name the vocabulary that came with the checkpoint",
         )
     kind, network = from_published(checkpoints.read_published(checkpoint))
     if source.identity.dim != network.config.region_dim:
         raise EncoderError(
-            f"regions of {source.identity.spec} have {source.identity.dim} numbers, those of the "
-            f"checkpoint {network.config.region_dim}; name the features that it was trained on, "
-            "for example files:DIR",
+            f"regions of {source.identity.spec} have {source.identity.dim} numbers, but the "
+            f"checkpoint needs {network.config.region_dim}; name its training features, for "
+            "example files:DIR",
         )
     words: Vocabulary | WordPieces
     if kind == "vsrn":
@@ -72,7 +73,7 @@ def convert(
     left_out = not getattr(network.config, "stop_words", True)
     if left_out and stop_list is None:
         raise EncoderError(
-            f"{checkpoint}: this TERAN leaves out stop-words, and holds no list of them",
+            f"{checkpoint}: this TERAN leaves out stop-words, but does not list them",
             "name one with <--stop-list>, a word per line (its authors take the English list of "
             "NLTK)",
         )
@@ -84,7 +85,7 @@ def convert(
             )
         network.text["stop_ids"] = text_towers.stop_ids(words, read_ids(stop_list))
     with sole_writer(folder):
-        # These files show that a folder holds a model, and how the model was made.
+        # These files mark a folder as a model and record how the model was made.
         for note in ("config.json", "training.json", "history.json"):
             (folder / note).unlink(missing_ok=True)
         save_weights(folder, network.state_dict())
@@ -94,8 +95,8 @@ def convert(
 
 
 def from_published(checkpoint: Mapping[str, Any]) -> tuple[str, Network]:
-    """Return the kind and the network of a checkpoint from ``read_published``. EncoderError names
-    the part that does not fit."""
+    """Return the kind and the network of a checkpoint from ``read_published``. Raises EncoderError,
+    which names the mismatched part."""
     kind = checkpoints.kind_of(checkpoint)
     if kind == "vsrn":
         return kind, vsrn_from_published(checkpoint)
@@ -103,8 +104,8 @@ def from_published(checkpoint: Mapping[str, Any]) -> tuple[str, Network]:
 
 
 def _word_pieces(path: Path, network: Network) -> WordPieces:
-    """Return the tokenizer of an uncased BERT from a vocab.txt, with one word-piece per line, or a
-    tokenizer.json. The ids must be 0, 1, 2 ..."""
+    """Return the tokenizer of an uncased BERT from a vocab.txt, with one word-piece per line, or
+    from a tokenizer.json. Ids must be 0, 1, 2 ..."""
     config = network.txt_enc.bert_model.config
     with reading_model(
         lambda reason: (
@@ -121,11 +122,11 @@ def _word_pieces(path: Path, network: Network) -> WordPieces:
             raise ValueError("its ids are not 0, 1, 2 ... or a piece occurs twice")
         missing = [piece for piece in ("[UNK]", "[CLS]", "[SEP]") if piece not in pieces]
         if missing:
-            raise ValueError(f"{' '.join(missing)} not in it")
+            raise ValueError(f"it lacks {' '.join(missing)}")
     if len(pieces) != config.vocab_size:
         raise EncoderError(
             f"{path}: {len(pieces)} word-pieces, but the checkpoint was trained with "
-            f"{config.vocab_size}; "
-            "take the vocabulary of the BERT that it began with (bert-base-uncased has 30522)",
+            f"{config.vocab_size}; take the vocabulary of the BERT on which it is based "
+            "(bert-base-uncased has 30522)",
         )
     return WordPieces(text_towers.word_pieces(pieces), config.max_position_embeddings)

@@ -1,4 +1,4 @@
-"""Reading the files that the authors of VSRN published: checkpoints and vocabularies."""
+"""Read the checkpoints and vocabularies published by the authors of VSRN."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -19,14 +19,15 @@ from .checkpoints import load_whole, shape_of
 
 
 def vsrn_from_published(checkpoint: Mapping[str, Any]) -> Vsrn:
-    """Return the network of a published VSRN. The tensors show sizes and variant.
+    """Return the network of a published VSRN. The tensors determine sizes and variant.
 
-    EncoderError names a missing or unused tensor.
+    Raises EncoderError, which names a missing or unused tensor.
     """
     model = checkpoint["model"]
     if len(model) != 2:
         raise EncoderError(
-            "no VSRN checkpoint: its model must be two sets of tensors, of images and of texts",
+            "not a VSRN checkpoint: its model must be two sets of tensors, for images and for "
+            "texts",
         )
     for option in ("use_abs", "no_imgnorm"):
         if getattr(checkpoint.get("opt"), option, False):
@@ -46,8 +47,7 @@ def vsrn_from_published(checkpoint: Mapping[str, Any]) -> Vsrn:
     vocabulary, word_width = shape_of(state, "txt_enc.embed.weight")
     layers = [int(number) for name in state for number in re.findall(r"Rs_GCN_(\d+)", name)]
     config = VsrnConfig(region_dim, width, max(layers, default=0))
-    # The name of the data set does not decide: checkpoints older than the variant have the same
-    # name.
+    # The data set's name cannot identify the variant, since older checkpoints share it.
     if any(name.startswith("img_enc.bn.") for name in state):
         config = replace(config, variant="f30k")
     network = Vsrn(config, {"kind": "embedding", "vocabulary": vocabulary, "width": word_width})
@@ -56,12 +56,12 @@ def vsrn_from_published(checkpoint: Mapping[str, Any]) -> Vsrn:
 
 
 def read_vocabulary(path: Path) -> list[str]:
-    """Return the words of a published vocabulary, by id: a Python 2 pickle of the class Vocabulary,
-    or JSON.
+    """Return the words of a published vocabulary by id. The file is a Python 2 pickle of the class
+    Vocabulary, or JSON.
 
-    JSON is a list of words, or an object with the entries of the class. Nothing in a pickle is
-    executed: it may name only the class Vocabulary, which an empty class replaces. EncoderError
-    names anything else that a file requires.
+    JSON is a list of words, or an object with the entries of the class. No code in a pickle is
+    executed, because a pickle may name only the class Vocabulary, which is replaced by an empty
+    class. Raises EncoderError, which names any other class that the file needs.
     """
     advice = (
         "fetch it again, or name the one that the checkpoint came with, for example "
@@ -82,7 +82,7 @@ def read_vocabulary(path: Path) -> list[str]:
             by_id = {int(number): word for number, word in content["idx2word"].items()}
             content = [by_id[number] for number in range(len(by_id))]
         if not is_words(content):
-            raise ValueError("it must hold words by number")
+            raise ValueError("it must map words to numbers")
     words: list[str] = content
     return words
 
@@ -92,13 +92,13 @@ def check_vocabulary(words: Sequence[str], network: Network, path: Path) -> None
     rows = len(network.txt_enc.embed.weight)
     if len(words) != rows:
         raise EncoderError(
-            f"{path}: {len(words)} words, but the checkpoint was trained with {rows}; find the "
-            "vocabulary it came with",
+            f"{path}: {len(words)} words, but the checkpoint was trained with {rows}; use the "
+            "vocabulary that came with it",
         )
 
 
 class _PickledVocabulary:
-    """A stand-in for the authors' class, without methods."""
+    """Replacement for the authors' class, without methods."""
 
 
 class _VocabularyUnpickler(Unpickler):

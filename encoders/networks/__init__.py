@@ -1,1 +1,1 @@
-"""The networks of the encoders as torch modules. Other folders load and run them."""
+"""Encoder networks as torch modules. Other folders load and run these networks."""

@@ -1,7 +1,6 @@
-"""Scores of pictures and sentences from the cosines of their regions and words (TERAN, section 4).
+"""Score pictures and sentences by the cosines of their regions and words (TERAN, section 4).
 
-Each score pools A, the cosines of regions and words, in which special and padding rows have cosine
-0:
+Each score pools A, the cosines of regions and words, where special rows and padding have cosine 0:
 
     mrsw    sum over words of the maximum over regions (eq. 3)
     mwsr    sum over regions of the maximum over words (eq. 3)
@@ -12,8 +11,9 @@ Each score pools A, the cosines of regions and words, in which special and paddi
     scan    sum over regions of the cosine of a region and the words that it attends to
             (after SCAN, ECCV 2018)
 
-The zeros are part of the published networks: a maximum over a padded set is never below 0. So mwsr
-and symm depend slightly on whether a set is padded, and ``mean`` on the amount of padding.
+The zeros are part of the published networks, so a maximum over a padded set is never below 0.
+Therefore mwsr and symm depend slightly on whether a set is padded, and ``mean`` depends on the
+amount of padding.
 """
 
 import torch
@@ -31,13 +31,13 @@ def pool_cosines(
 ) -> Tensor:
     """Return alignment scores (images, sentences).
 
-    ``regions`` (B, n, d) and ``words`` (T, L, d) have unit rows; masks (B, n) and (T, L) are true
-    for valid rows.
+    Rows of ``regions`` (B, n, d) and ``words`` (T, L, d) have unit length; masks (B, n) and (T, L)
+    are true for valid rows.
     """
-    # Sums have full precision.
+    # Sums are computed in full precision.
     precise = torch.promote_types(regions.dtype, torch.float32)
     if pooling in ("mrsw", "mravgw"):
-        # Masked words get no cells, which would take most of the memory of training.
+        # Masked words are left out, because their cells would take most of the memory in training.
         real = regions * region_mask[..., None]
         cosines = torch.einsum("bnd,wd->bnw", real, words[word_mask])
         best = cosines.max(dim=1).values.to(precise)

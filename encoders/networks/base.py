@@ -1,5 +1,5 @@
-"""Base of the networks, which map images (sets of regions) and sentences (sequences of words) into
-one space."""
+"""Base of networks that map images (sets of regions) and sentences (sequences of words) into a
+common space."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -16,7 +16,7 @@ from . import text_towers
 
 
 class Encodings(NamedTuple):
-    """Outputs of a network: ``vectors`` (B, dim) with unit rows; ``sets`` (B, rows, dim), undefined
+    """Network outputs: ``vectors`` (B, dim) with unit rows, and ``sets`` (B, rows, dim), undefined
     beyond the length of an item."""
 
     vectors: Tensor
@@ -24,13 +24,13 @@ class Encodings(NamedTuple):
 
 
 class Network(nn.Module):
-    """The base of the networks. A network is made from a configuration of its sizes and of its text
-    tower (see ``text_towers.build``).
+    """Base of all networks. A network is built from a configuration of its sizes and its text tower
+    (see ``text_towers.build``).
 
-    A derived class names its configuration class and the special rows of its sets:
+    A derived class sets its configuration class and the special rows of its sets:
     ``region_margins`` and ``word_margins`` are the numbers of special rows before and after the
-    regions and words. ``reads_boxes`` says whether its vectors depend on where regions are. ``dim``
-    is the width of the common space.
+    regions and words. ``reads_boxes`` is true if vectors depend on the positions of regions.
+    ``dim`` is the width of the common space.
     """
 
     Config: ClassVar[type]
@@ -58,26 +58,27 @@ class Network(nn.Module):
         boxes: Tensor,
         lengths: Tensor,
     ) -> Encodings:
-        """Encode features (B, n, region_dim), boxes (B, n, 4) as fractions of the sides, lengths
-        (B,), the true n."""
+        """Encode pictures from features (B, n, region_dim), boxes (B, n, 4) as fractions of the
+        sides, and lengths (B,), the true n."""
         raise NotImplementedError
 
     def words(self, hidden: Tensor, lengths: Tensor) -> Encodings:
-        """Encode hidden (B, L, h), the output of the text tower, with lengths (B,)."""
+        """Encode sentences from hidden (B, L, h), the output of the text tower, and lengths
+        (B,)."""
         raise NotImplementedError
 
     def texts(self, ids: Tensor, lengths: Tensor) -> Encodings:
-        """Encode ids (B, L), including special ids, with lengths (B,)."""
+        """Encode sentences from ids (B, L), including special ids, and lengths (B,)."""
         return self.words(self.txt_enc(ids, lengths), lengths)
 
     def region_mask(self, lengths: Tensor, rows: int) -> Tensor:
-        """Return a mask (B, rows) of the regions among the rows of sets, for pictures with
-        ``lengths`` regions."""
+        """Return a mask (B, rows) that selects the regions in the sets of pictures with ``lengths``
+        regions."""
         before, _ = self.region_margins
         return row_mask(before, before + lengths, rows)
 
     def word_mask(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """Return a mask (B, L) of the words among the rows of the sets of texts."""
+        """Return a mask (B, L) that selects the words in the sets of texts."""
         before, behind = self.word_margins
         return row_mask(before, lengths - behind, ids.shape[1])
 

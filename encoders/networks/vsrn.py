@@ -1,4 +1,4 @@
-"""The network of VSRN, the Visual Semantic Reasoning Network (Li et al., ICCV 2019).
+"""VSRN, the Visual Semantic Reasoning Network (Li et al., ICCV 2019).
 
 Module names follow the published checkpoints, so that their tensors load by name.
 """
@@ -23,22 +23,22 @@ AXES = {"regions": 1, "row": 2}
 
 @dataclass(frozen=True)
 class VsrnConfig:
-    """The sizes and choices of the network; the defaults are the published values.
+    """Network sizes and options. The defaults are the published values.
 
-    ``region_dim`` is the width of a region's feature, ``width`` the width of the regions inside the
-    network and of the common space. ``variant`` is ``coco``, or ``f30k``: without the norm before
-    reasoning, with a batch normalisation of the picture's state. ``norm_axis`` is the axis of the
-    normalisation of region features: ``regions`` normalises each channel over the regions of a
-    picture, as in the published models; ``row`` normalises each region, which the authors call more
-    sensible. Features are first raised to ``region_power``, keeping their signs.
+    ``region_dim`` is the width of a region feature, and ``width`` is the width of the regions
+    inside the network and of the common space. ``variant`` is ``coco``, or ``f30k``, which has no
+    norm before reasoning but a batch normalisation of the picture's state. ``norm_axis`` is the
+    axis along which region features are normalised: ``regions`` normalises each channel over a
+    picture's regions, as in the published models; ``row`` normalises each region, which the authors
+    call more sensible. Features are first raised to ``region_power``, keeping signs.
 
-    The other options are the ablations of VSRN++ (Tables 5 and 6). ``image_pooling`` makes one
-    vector of the regions: ``gru``, the last state of the GRU over the regions, or ``mean``.
-    ``text_pooling`` does the same for the words; with ``mean`` a linear map replaces the GRU.
-    ``region_order`` is the order in which the GRU reads the regions: the order of the ``source``,
-    which is by confidence in detectors; ``reversed``; ``size``, the largest box first; or
-    ``random``, drawn for each picture and step in training, and after training fixed for each
-    number of regions.
+    The other options are the ablations of VSRN++ (Tables 5 and 6). ``image_pooling`` pools the
+    regions into one vector: ``gru`` takes the last state of the GRU over the regions, ``mean``
+    takes the mean. ``text_pooling`` pools the words in the same way; with ``mean`` a linear map
+    replaces the GRU. ``region_order`` is the order in which the GRU reads the regions: ``source``,
+    which is by confidence for detectors; ``reversed``; ``size``, the largest box first; or
+    ``random``, drawn for each picture and step during training, and fixed for each number of
+    regions afterwards.
     """
 
     region_dim: int = 2048
@@ -64,8 +64,7 @@ class VsrnConfig:
 
 
 class Residual(nn.Sequential):
-    """The residual branch of reasoning: a linear map and a batch normalisation, over the real rows
-    only.
+    """Residual branch of reasoning: a linear map and a batch normalisation over real rows only.
 
     The normalisation starts at zero, so reasoning starts as the identity.
     """
@@ -76,7 +75,7 @@ class Residual(nn.Sequential):
             nn.init.zeros_(parameter)
 
     def forward(self, rows: Tensor, real: Tensor) -> Tensor:  # type: ignore[override]
-        """Map and normalise rows (B, n, inputs), real (B, n) boolean -> (B, n, width)."""
+        """Map and normalise rows (B, n, inputs), with real (B, n) boolean, to (B, n, width)."""
         mapped: Tensor = self[0](rows)
         if not self.training:
             normed: Tensor = self[1](mapped.flatten(0, 1)).view_as(mapped)
@@ -86,12 +85,12 @@ class Residual(nn.Sequential):
 
 
 class Reasoning(nn.Module):
-    """Relationship reasoning: the other rows are added to each row, weighted by affinity (VSRN, eq.
-    2-3; VSRN++, eq. 2, 3, 9).
+    """Relationship reasoning, which adds the other rows to each row, weighted by affinity (VSRN,
+    eq. 2-3; VSRN++, eq. 2, 3, 9).
 
     The output is v + BN(W R g(v)) with R = theta(v) phi(v)^T / N over the N real rows, as in the
-    authors' code. In the papers the maps have no bias, there is no batch normalisation, and R is
-    "row-wise normalised".
+    authors' code. The papers describe maps without bias, no batch normalisation, and R as "row-wise
+    normalised".
     """
 
     def __init__(self, width: int) -> None:
@@ -102,9 +101,9 @@ class Reasoning(nn.Module):
         self.W = Residual(width, width)
 
     def forward(self, rows: Tensor, real: Tensor) -> Tensor:
-        """Reason about rows (B, n, width), real (B, n) boolean, at least one true a row -> (B, n,
-        width)."""
-        # R (B, n, n) has the weights of rows j in rows i.
+        """Reason about rows (B, n, width), with real (B, n) boolean, at least one true per picture
+        -> (B, n, width)."""
+        # R (B, n, n) contains the weight of row j in row i.
         affinity = self.theta(rows) @ self.phi(rows).transpose(1, 2)
         affinity = affinity / real.sum(dim=1)[:, None, None]
         gathered = affinity @ (self.g(rows) * real[..., None])
@@ -113,10 +112,10 @@ class Reasoning(nn.Module):
 
 
 class _VsrnImageTower(nn.Module):
-    """A tower that maps regions to the state of the picture and the relationship-enhanced regions
-    V*.
+    """Tower that maps regions to the picture's state and the relationship-enhanced regions V*.
 
-    ``location`` is None, or a module of (rows, boxes, real) whose result is combined into V*.
+    ``location`` is None, or a module that takes (rows, boxes, real) and whose result is combined
+    into V*.
     """
 
     def __init__(self, config: VsrnConfig) -> None:
@@ -142,8 +141,8 @@ class _VsrnImageTower(nn.Module):
         boxes: Tensor,
         lengths: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Encode features (B, n, region_dim), boxes (B, n, 4), lengths (B,), all > 0 -> (B, width),
-        (B, n, width)."""
+        """Encode features (B, n, region_dim), boxes (B, n, 4) and lengths (B,), all > 0 -> (B,
+        width), (B, n, width)."""
         real = ~padding_mask(lengths, features.shape[1])
         rows: Tensor = self.fc(features)
         if self.first_norm:
@@ -165,7 +164,7 @@ class _VsrnImageTower(nn.Module):
         boxes: Tensor,
         real: Tensor,
     ) -> Tensor:
-        """Return ``regions`` (B, n, width) in the order of the GRU, padding last."""
+        """Return ``regions`` (B, n, width) in the GRU's reading order, padding last."""
         if self.order == "source":
             return regions
         count = real.shape[1]
@@ -180,7 +179,7 @@ class _VsrnImageTower(nn.Module):
                 device=boxes.device,
             )
         else:
-            # The first numbers that numpy draws do not depend on the number of draws.
+            # The first numbers drawn by numpy do not depend on the number of draws.
             keys = torch.from_numpy(np.random.default_rng(0).random(count)).to(boxes)
         keys = keys.expand(real.shape)
         order = keys.masked_fill(~real, torch.inf).argsort(dim=1, stable=True)
@@ -192,13 +191,13 @@ class _VsrnImageTower(nn.Module):
 
 
 class Vsrn(Network):
-    """A network that maps pictures and sentences into one space, by reasoning over regions, and a
-    GRU over regions and over words.
+    """Network that maps pictures and sentences into a common space by reasoning over regions and by
+    GRUs over regions and words.
 
-    Sets are the regions V*, normalised along ``norm_axis``, and the un-normalised states of the GRU
-    after each word, <start> and <end> included. Pictures may have any number of regions:
-    computations along the regions of a picture or a batch use real regions only. With equal numbers
-    of regions they equal the computations of the published models.
+    Sets are the regions V*, normalised along ``norm_axis``, and the un-normalised GRU states after
+    each word, including <start> and <end>. Pictures may have any number of regions, since
+    computations along regions use only real regions. With equal numbers of regions, the
+    computations equal the published models'.
     """
 
     Config = VsrnConfig
@@ -226,7 +225,7 @@ class Vsrn(Network):
         boxes: Tensor,
         lengths: Tensor,
     ) -> Encodings:
-        """Encode pictures; a picture without regions counts as one region with a zero feature."""
+        """Encode pictures. A picture without regions counts as one region with a zero feature."""
         if not features.shape[1]:
             features = nn.functional.pad(features, (0, 0, 0, 1))
             boxes = nn.functional.pad(boxes, (0, 0, 0, 1))
@@ -261,11 +260,11 @@ def _gru(
 
 
 def mean_of(rows: Tensor, real: Tensor) -> Tensor:
-    """Return the mean (B, d) of the real rows of each of rows (B, n, d)."""
+    """Return the mean (B, d) over the real rows of each item in rows (B, n, d)."""
     return (rows * real[..., None]).sum(dim=1) / real.sum(dim=1, keepdim=True)
 
 
 def at_last(states: Tensor, lengths: Tensor) -> Tensor:
-    """Return the last row of each item in ``states`` (B, n, d) before its padding, which a forward
+    """Return the last row of each item in ``states`` (B, n, d) before the padding, which a forward
     GRU never reads."""
     return states[torch.arange(len(states), device=states.device), lengths - 1]

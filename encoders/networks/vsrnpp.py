@@ -1,7 +1,8 @@
-"""The network of VSRN++ (Li et al., TPAMI 2022): VSRN with reasoning about locations and words,
-over a frozen BERT.
+"""VSRN++ (Li et al., TPAMI 2022), which extends VSRN with reasoning about locations and words over
+a frozen BERT.
 
-There is no published code. ``VsrnPlusPlusConfig`` describes the choices that the paper leaves open.
+The authors published no code. ``VsrnPlusPlusConfig`` documents the choices that the paper leaves
+open.
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ from .vsrn import Reasoning, Residual, Vsrn, VsrnConfig
 
 @dataclass(frozen=True)
 class VsrnPlusPlusConfig(VsrnConfig):
-    """The configuration of VSRN with the choices of location and word reasoning. Sizes follow the
-    paper.
+    """VSRN configuration with options for location and word reasoning. Sizes follow the paper.
 
     ``norm_axis`` is ``row``: the paper prints "L2 normalization" of region features without an
     axis. ``variant`` is as in VSRN. Location reasoning has ``kernels`` Gaussians over the distance
@@ -39,10 +39,11 @@ class VsrnPlusPlusConfig(VsrnConfig):
 
 
 class Kernels(nn.Module):
-    """Gaussian kernels with learned means and covariances over polar coordinates (MoNet; VSRN++,
+    """Gaussian kernels over polar coordinates, with learned means and covariances (MoNet; VSRN++,
     section 3.3).
 
-    The initial means are spread over distances up to half the picture and evenly over the circle.
+    The initial means are spread over distances up to half the picture, and evenly around the
+    circle.
     """
 
     def __init__(self, M: int) -> None:
@@ -53,13 +54,12 @@ class Kernels(nn.Module):
         self.log_deviations = nn.Parameter(deviations.log().repeat(M, 1))
 
     def forward(self, boxes: Tensor, real: Tensor) -> Tensor:
-        """Compare boxes (B, n, 4), real (B, n) boolean -> weights (B, M, n, n) of region j (last
-        axis) for region i.
+        """Compare boxes (B, n, 4), with real (B, n) boolean, and return the weights (B, M, n, n) of
+        region j (last axis) for region i.
 
         The weights are zero if j is padding.
         """
-        # These are the differences of the polar coordinates from the means, (B, i, j, M), with the
-        # angle in [-pi, pi].
+        # differences from the means (B, i, j, M), with angles in [-pi, pi]
         apart = polar(boxes)[..., None, :] - self.means
         distance, angle = apart.unbind(-1)
         angle = torch.remainder(angle + math.pi, 2 * math.pi) - math.pi
@@ -89,10 +89,10 @@ class LocationReasoning(nn.Module):
         boxes: Tensor,
         real: Tensor,
     ) -> Tensor:
-        """Reason about rows (B, n, width), boxes (B, n, 4), real (B, n) boolean, at least one true
-        per row -> (B, n, width)."""
+        """Reason about rows (B, n, width) and boxes (B, n, 4), with real (B, n) boolean, at least
+        one true per picture -> (B, n, width)."""
         weights = self.kernels(boxes, real)
-        # W_m before the sum over j is one product for all kernels; the sum is linear.
+        # Because the sum is linear, W_m is applied before it, in one product for all kernels.
         mapped = self.maps(rows).unflatten(-1, (weights.shape[1], -1))
         # (B, M, n, width), then (B, n, M * width).
         summed = weights @ mapped.transpose(1, 2)
@@ -101,10 +101,10 @@ class LocationReasoning(nn.Module):
 
 
 class VsrnPlusPlus(Vsrn):
-    """A VSRN with location reasoning over regions, and reasoning over words (hidden states of a
-    BERT) before the GRU.
+    """VSRN with location reasoning over regions, and with reasoning over words (BERT hidden states)
+    before the GRU.
 
-    Sets are as in ``Vsrn``, with [CLS] and [SEP] for <start> and <end>.
+    Sets are as in ``Vsrn``, with [CLS] and [SEP] in place of <start> and <end>.
     """
 
     Config = VsrnPlusPlusConfig
@@ -127,8 +127,8 @@ class VsrnPlusPlus(Vsrn):
 
 
 def polar(boxes: Tensor) -> Tensor:
-    """Return polar coordinates of the centre of region j relative to the centre of region i: boxes
-    (B, n, 4) -> (B, i, j, 2), angles in [-pi, pi]."""
+    """Return the polar coordinates of region j's centre relative to region i's centre, boxes (B, n,
+    4) -> (B, i, j, 2), with angles in [-pi, pi]."""
     centres = (boxes[..., :2] + boxes[..., 2:]) / 2
     offset = centres[:, None] - centres[:, :, None]
     x, y = offset.unbind(-1)

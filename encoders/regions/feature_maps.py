@@ -1,4 +1,4 @@
-"""Regions from the last feature map of a network in ONNX, run by ONNX Runtime, without torch."""
+"""Regions from the last feature map of an ONNX network, run by ONNX Runtime without torch."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from ..networks.foreign import reading_model
 from ..runtime.sessions import open_session
 from ._shared import cell_boxes, parse_spec, write_spec
 
-# The metadata of an exported network has the SHA-256 of its weights.
+# An exported network's metadata contains the SHA-256 of its weights.
 WEIGHTS = "weights"
 FORM = (
     "export one that reads pixels float32 (B, 3, S, S) in [0, 255], B free and S fixed, and gives "
     "one map float32 (B, C, rows, columns)"
 )
-# A JPEG is decoded to at least this multiple of the width and height that the network reads.
+# A JPEG is decoded to at least this multiple of the network's input width and height.
 SPARE = 2
 
 
@@ -38,10 +38,10 @@ class FeatureMapOptions:
     Attributes
     ----------
     cells : int
-        Side of the grid of regions, to which the map is averaged; 0 for the size of the map.
+        Side of the region grid to which the map is averaged; 0 keeps the size of the map.
     crops : int
-        k, for k x k further regions: overlapping parts of 2 / (k + 1) of width and height, each
-        encoded separately at the full side and averaged.
+        Number k of crops per side. The k x k crops, overlapping parts of 2 / (k + 1) of width and
+        height, are additional regions, each encoded separately at full size and averaged.
     """
 
     cells: Annotated[int, Meta(ge=0, le=64)] = 0
@@ -49,30 +49,30 @@ class FeatureMapOptions:
 
 
 def load(argument: str, network: Path | None = None) -> MapRegions:
-    """Return the source ``FILE?...`` of a network that reads float32 pixels (B, 3, S, S) in [0,
-    255], S fixed, and gives a map (B, C, rows, columns). ``network`` is the file of the network if
-    it has moved. EncoderError for another network."""
+    """Return the source ``FILE?...`` for a network that maps float32 pixels (B, 3, S, S) in [0,
+    255], with fixed S, to a feature map (B, C, rows, columns). ``network`` is the network file if
+    it has moved. Raises EncoderError for another network."""
     name, options = parse_spec(argument, FeatureMapOptions)
     path = (network or Path(name)).resolve()
     return MapRegions(read_network(path), "onnx", str(path), options)
 
 
 def read_network(path: Path) -> bytes:
-    """Return the bytes of a network. EncoderError if the file is missing."""
+    """Return the bytes of a network. Raises EncoderError if the file is missing."""
     try:
         return path.read_bytes()
     except OSError as error:
         check_system(path, error, EncoderError)
         raise EncoderError(
-            f"{path}: no network ({error.strerror}); name the file of a network in ONNX",
+            f"{path}: not a network ({error.strerror}); name an ONNX file",
         ) from error
 
 
 class MapRegions:
-    """A source of the cells of a feature map, row by row, followed by the crops.
+    """Region source that returns the cells of a feature map, row by row, followed by the crops.
 
-    The picture is resized to a square without keeping its aspect. A copy of the source in another
-    process runs on one thread.
+    Pictures are resized to a square without keeping the aspect ratio. A copy of the source in
+    another process runs on one thread.
     """
 
     def __init__(
@@ -98,8 +98,7 @@ class MapRegions:
         else:
             weights = self._session.get_modelmeta().custom_metadata_map.get(WEIGHTS)
             source = f"{name} {weights}"
-        # The text names the version of the features, and all former options, so that old models
-        # find their source again.
+        # The text includes all former options, so that old models find their source again.
         decides = (
             f"1 {source} Options(side=0, maps='last', cells={options.cells}, "
             f"crops={options.crops}, whole=0, colours=0)"
@@ -128,7 +127,7 @@ class MapRegions:
         return MapRegions, (*self._made_of, 1)
 
     def save_onnx(self, path: Path) -> None:
-        """Write the network, from which ``encoders.regions.load`` makes this source without
+        """Write the network, from which ``encoders.regions.load`` recreates this source without
         torch."""
         with replacing(path) as temporary:
             temporary.write_bytes(self._made_of[0])
@@ -141,8 +140,8 @@ class MapRegions:
         return made[0]
 
     def _sizes(self, spec: str) -> tuple[int, int, int, int]:
-        """Return the side of the input and the shape of a map. EncoderError for a network of
-        another form."""
+        """Return the input side and the map shape. Raises EncoderError for a network of another
+        form."""
         inputs = self._session.get_inputs()
         outputs = self._session.get_outputs()
         side = next((side for each in inputs for side in each.shape[3:]), None)
@@ -163,16 +162,16 @@ class MapRegions:
 
 
 def crop_boxes(side: int) -> Floats:
-    """Return boxes float32 (side * side, 4) of overlapping parts, row by row: each 2 / (side + 1)
-    wide and high, and half of it shared with the next."""
+    """Return boxes float32 (side * side, 4) of overlapping parts, row by row. Each part is 2 /
+    (side + 1) wide and high, and shares half of its area with the next part."""
     y, x = np.mgrid[0:side, 0:side].reshape(2, -1)
     edges = np.stack([x, y, x + 2, y + 2], axis=1) / (side + 1)
     return edges.clip(0, 1).astype(np.float32)
 
 
 def _averages(size: int, count: int) -> Floats:
-    """Return weights (count, size) that average ``size`` values to ``count``, value i over those
-    from i * size / count to (i + 1) * size / count, rounded outwards."""
+    """Return weights (count, size) that average ``size`` values to ``count`` values. Value i
+    averages values i * size / count to (i + 1) * size / count, rounded outwards."""
     i = np.arange(count)[:, None]
     first = i * size // count
     end = -(-(i + 1) * size // count)

@@ -1,4 +1,4 @@
-"""Regions without a network: grid cells with features of their colours and edges."""
+"""Regions without a network: grid cells described by colours and edges."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from boc.vectors import Array, Doubles, Floats
 
 from ._shared import cell_boxes
 
-# These are cells per side, parts per side of a cell, and pixels per side of a part.
+# Cells per side, parts per side of a cell, and pixels per side of a part.
 LEVELS = (6, 3, 1)
 PARTS = 3
 PIXELS = 8
@@ -29,15 +29,15 @@ XYZ = (
 
 
 def load(argument: str) -> GridRegions:
-    """Return the source; it takes no argument."""
+    """Return the source, which takes no argument."""
     if argument:
         raise EncoderError(f"grid takes no argument, got {argument!r}", "write <--regions grid>")
     return GridRegions()
 
 
 class GridRegions:
-    """A source of 46 regions with 108 features: cells of a 6 x 6, a 3 x 3 and a 1 x 1 grid, each
-    scaled to 24 x 24 pixels.
+    """Region source that returns 46 regions with 108 features, the cells of a 6 x 6, a 3 x 3 and a
+    1 x 1 grid, each scaled to 24 x 24 pixels.
 
     The features of a cell are histograms of oriented gradients and the mean Lab colours of its 3 x
     3 parts.
@@ -58,7 +58,7 @@ class GridRegions:
 
 
 def _describe(picture: Image.Image, side: int) -> Floats:
-    """Return (side * side, DIM): one row per cell of a ``side`` x ``side`` grid."""
+    """Return the features (side * side, DIM), one row per cell of a ``side`` x ``side`` grid."""
     parts = side * PARTS
     size = parts * PIXELS
     resized = picture.resize((size, size), Image.Resampling.BOX)
@@ -72,23 +72,24 @@ def _describe(picture: Image.Image, side: int) -> Floats:
 
 
 def _of_cells(parts: Array, side: int) -> Array:
-    """Return values (side * PARTS, side * PARTS, n) of parts as one row per cell, part by part."""
+    """Rearrange the values (side * PARTS, side * PARTS, n) of parts to one row per cell, part by
+    part."""
     return parts.reshape(side, PARTS, side, PARTS, -1).swapaxes(1, 2).reshape(side * side, -1)
 
 
 def _histograms(pixels: Floats) -> Doubles:
-    """Return the oriented gradients of each part (rows, columns, ORIENTATIONS): sums of magnitudes,
-    per pixel, by orientation.
+    """Return each part's histogram of oriented gradients (rows, columns, ORIENTATIONS), the sum of
+    magnitudes per pixel by orientation.
 
-    As in Dalal and Triggs, CVPR 2005, the gradient of a pixel comes from the channel where it is
-    largest.
+    As in Dalal and Triggs, CVPR 2005, a pixel's gradient comes from the channel with the largest
+    gradient.
     """
     rows = np.zeros_like(pixels)
     columns = np.zeros_like(pixels)
     rows[1:-1] = pixels[2:] - pixels[:-2]
     columns[:, 1:-1] = pixels[:, 2:] - pixels[:, :-2]
     magnitudes = np.hypot(rows, columns)
-    # This is the strongest channel of each pixel, (height, width).
+    # strongest channel of each pixel, (height, width)
     channel = magnitudes.argmax(axis=2)[..., None]
     magnitude, row, column = (
         np.take_along_axis(each, channel, 2)[..., 0] for each in (magnitudes, rows, columns)
@@ -122,7 +123,7 @@ def rgb_to_lab(pixels: Floats) -> Floats:
         bright,
         pixels / np.float32(12.92),
     )
-    # XYZ of D65, as the observer of 1931 sees it.
+    # XYZ of D65 for the CIE 1931 observer.
     white = np.array((0.95047, 1.0, 1.08883), np.float32)
     xyz = linear @ np.array(XYZ, np.float32).T / white
     dark = np.float32(7.787) * xyz + np.float32(16 / 116)

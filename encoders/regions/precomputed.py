@@ -1,15 +1,14 @@
-"""Regions that others computed: bottom-up-attention features (Anderson et al., CVPR 2018), in two
-layouts.
+"""Regions from published bottom-up-attention features (Anderson et al., CVPR 2018), in two layouts.
 
-``files:DIR`` follows the authors of TERN and TERAN, one pair of files per picture: features in
+``files:DIR`` follows the authors of TERN and TERAN, with one pair of files per picture: features in
 ``cocobu_att/ID.npz`` or ``bu_att/ID.npz`` (array ``feat``), or as plain ``.npy``; boxes in
-``cocobu_box/ID.npy`` or ``bu_box/ID.npy``, in pixels of the upright picture. ID is the name of the
-picture, or its number in COCO. Pictures of Flickr30k are numbered by their place in a file, which
-``files:DIR?index=dataset_flickr30k.json`` names.
+``cocobu_box/ID.npy`` or ``bu_box/ID.npy``, in pixels of the upright picture. ID is the picture's
+name, or its COCO number. Flickr30k pictures are numbered by their position in the file named by
+``files:DIR?index=dataset_flickr30k.json``.
 
 ``scan:DIR`` reads the arrays of SCAN (Lee et al., ECCV 2018), ``NAME_ims.npy`` in one folder. The
-pictures are those of a source ``NAME_ims.npy``. The arrays hold no boxes, which VSRN does not need:
-every region has the whole picture as its box.
+pictures come from a source ``NAME_ims.npy``. The arrays contain no boxes, which VSRN does not need,
+so the box of every region is the whole picture.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ from ._shared import parse_spec, write_spec
 
 
 def known_as(image_id: str) -> list[str]:
-    """Return the names of a picture's files: the id without folder and suffix, and for a name of
-    COCO (``COCO_val2014_000000391895``, or its twelve digits alone) also its number, ``391895``."""
+    """Return the possible names of a picture's files: the id without folder and suffix and, for a
+    COCO name (``COCO_val2014_000000391895``, or only its twelve digits), its number, ``391895``."""
     stem = PurePosixPath(image_id).stem
     number = re.fullmatch(r"(?:COCO_[a-z]+[0-9]{4}_)?([0-9]{12})", stem)
     if number is None:
@@ -44,9 +43,9 @@ def known_as(image_id: str) -> list[str]:
 
 
 def karpathy_places(path: Path) -> dict[str, str]:
-    """Return the place, from 0, of each file name in the ``images`` of a Karpathy file, such as
-    ``dataset_flickr30k.json``. The authors of TERAN number the features of Flickr30k by this place.
-    EncoderError for another file."""
+    """Return the position, from 0, of each file name in the ``images`` of a Karpathy file, such as
+    ``dataset_flickr30k.json``. The authors of TERAN number the Flickr30k features by this position.
+    Raises EncoderError for another file."""
     advice = "give Karpathy's dataset_flickr30k.json"
     with reading_model(
         lambda reason: f"{path}: no list of images with their filename ({reason}); {advice}",
@@ -57,25 +56,26 @@ def karpathy_places(path: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class PrecomputedOptions:
-    """Options of the source. ``index`` is a Karpathy file; the places of its images number the
+    """Options of the region source. ``index`` is a Karpathy file whose image positions number the
     features."""
 
     index: str = ""
 
 
 def load_files(argument: str) -> FileRegions:
-    """Return the source over the folder ``argument``. EncoderError if it has neither layout."""
+    """Return the source for the folder ``argument``. Raises EncoderError if it has neither
+    layout."""
     name, options = parse_spec(argument, PrecomputedOptions)
     return FileRegions(Path(name), options.index)
 
 
 class FileRegions:
-    """A source that reads the files named by a picture's id without its suffix. Order and values
-    are kept.
+    """Region source that reads the files named by a picture's id without its suffix. Order and
+    values are kept.
 
     An id with folders is looked up first in the same folders, then by its last part alone, then by
-    its number in COCO, as the authors store it. With an ``index``, only the place of the picture in
-    the index names the files.
+    its COCO number, as stored by the authors. With an ``index``, only the picture's position in the
+    index names the files.
     """
 
     def __init__(self, folder: Path, index: str) -> None:
@@ -115,7 +115,7 @@ class FileRegions:
         count = boxes.size / 4
         if features.shape != (count, self.identity.dim):
             raise ImageError(
-                f"{path}: features {features.shape} and boxes {boxes.shape} do not belong together",
+                f"{path}: features {features.shape} and boxes {boxes.shape} do not match",
             )
         try:
             # The upright picture is not decoded.
@@ -127,12 +127,13 @@ class FileRegions:
         return Regions(features.astype(np.float32), fractions.astype(np.float32))
 
     def _file(self, name: PurePosixPath) -> Path:
-        """Return the path of a picture's features, which need not exist."""
+        """Return the path of a picture's features, which may not exist."""
         names = [str(name.with_suffix("")), *known_as(str(name))]
         if self._index:
             if name.name not in self._places:
                 raise ImageError(
-                    f"{name}: {self._index} lists no such picture; give the file of this data set",
+                    f"{name}: {self._index} does not list this picture; give the file of this data "
+                    "set",
                 )
             names = [self._places[name.name]]
         for stem in names:
@@ -160,8 +161,8 @@ def _read_array(path: Path) -> Array:
 
 
 class ScanRegions:
-    """A source that reads the row of a picture with the path ``NAME_ims.npy#ROW``. Order and values
-    are kept. EncoderError for a folder without arrays."""
+    """Region source that reads the array row of a picture with the path ``NAME_ims.npy#ROW``. Order
+    and values are kept. Raises EncoderError for a folder without arrays."""
 
     boxes = False
 
@@ -170,8 +171,8 @@ class ScanRegions:
         arrays = sorted(folder.glob(f"*{ARRAY}"))
         if not arrays:
             raise EncoderError(
-                f"{folder}: no arrays of SCAN (testall_ims.npy); name the folder they were "
-                "unpacked in",
+                f"{folder}: no SCAN arrays (testall_ims.npy); name the folder that contains the "
+                "unpacked arrays",
             )
         try:
             rows_of(arrays[0])
@@ -187,7 +188,7 @@ class ScanRegions:
         name, _, row = image.path.name.rpartition("#")
         if not row.isdecimal() or not name.endswith(ARRAY):
             raise ImageError(
-                f"{image.path}: no picture of an array of SCAN; give an array ({ARRAY}) as the "
+                f"{image.path}: not a picture in a SCAN array; give an array ({ARRAY}) as the "
                 "source",
             )
         path = self._folder / name

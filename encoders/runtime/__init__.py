@@ -1,1 +1,1 @@
-"""Running a network: model folders, batches, devices, and the encoder around it."""
+"""Run networks: model folders, batches, devices, and encoders."""

@@ -1,4 +1,4 @@
-"""Batched inference in a chosen precision, with items sorted by length."""
+"""Run batched inference in a chosen precision, with items sorted by length."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -17,7 +17,7 @@ T = TypeVar("T")
 Encode = Callable[[Sequence[T]], tuple[Tensor, Sequence[Tensor]]]
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-# Parts of error messages for exhausted memory.
+# Parts of error messages that indicate exhausted memory.
 EXHAUSTED = ("can't allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED")
 
 
@@ -29,13 +29,14 @@ def in_batches(
     lengths: Sequence[int],
     encode: Encode[T],
 ) -> Encoded:
-    """Encode ``inputs`` in batches: vectors float32 (n, dim) and n sets of rows float32 (m_i, dim),
-    in their order.
+    """Encode ``inputs`` in batches. Return vectors float32 (n, dim) and n sets of rows float32
+    (m_i, dim), in input order.
 
-    ``encode`` turns b inputs into a tensor (b, dim) and b tensors (m_i, dim) on ``device``. It gets
-    at most ``runtime.batch`` inputs of similar ``lengths``, the longest first, so that padding is
-    small and the first batch needs the most memory. Matrix products run in ``runtime.precision``;
-    float32 excludes the shorter TF32, the default of cuDNN. EncoderError if memory runs out.
+    ``encode`` converts b inputs to a tensor (b, dim) and b tensors (m_i, dim) on ``device``. It is
+    called with at most ``runtime.batch`` inputs of similar ``lengths``, longest first, so that
+    padding is small and the first batch needs the most memory. Matrix products run in
+    ``runtime.precision``; float32 excludes the shorter TF32, which is cuDNN's default. Raises
+    EncoderError if memory runs out.
     """
     if runtime.precision not in PRECISIONS:
         raise EncoderError(f"no precision {runtime.precision!r}; known: {', '.join(PRECISIONS)}")
@@ -68,7 +69,7 @@ def in_batches(
 
 
 def to_device(tensor: Tensor, device: str) -> Tensor:
-    """Copy ``tensor`` to ``device``, to CUDA through pinned memory, so that the copy is
+    """Copy ``tensor`` to ``device``. Copies to CUDA use pinned memory, so that they are
     asynchronous."""
     if device == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)

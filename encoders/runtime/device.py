@@ -1,5 +1,5 @@
-"""The device of networks. Torch takes seconds to import, so only functions that need it import
-it."""
+"""Choose the device for networks. Torch takes seconds to import, so only functions that need torch
+import it."""
 
 import ctypes
 from importlib import import_module
@@ -11,13 +11,13 @@ from boc.types import Runtime
 
 
 def runs_onnx(runtime: Runtime) -> bool:
-    """Return whether networks in ONNX, where they exist, meet the requests in ``runtime``."""
+    """Return whether ONNX networks, if they exist, can satisfy ``runtime``."""
     return runtime.device in ("auto", "cpu") and runtime.precision == "float32"
 
 
 def import_for_torch(name: str) -> ModuleType:
-    """Import a module of the folder that needs torch. EncoderError says how to get missing
-    packages."""
+    """Import a module of this folder that needs torch. Raises EncoderError, which explains how to
+    get missing packages."""
     with needing(
         "this model has no networks in ONNX that are usable here, and torch",
         "encoders",
@@ -27,8 +27,8 @@ def import_for_torch(name: str) -> ModuleType:
 
 
 def has_cuda() -> bool:
-    """Return whether torch is installed and this machine has the driver of a CUDA card, without
-    importing torch."""
+    """Return whether torch is installed and this machine has a CUDA driver, without importing
+    torch."""
     if find_spec("torch") is None:
         return False
     try:
@@ -39,8 +39,8 @@ def has_cuda() -> bool:
 
 
 def pick(device: str) -> str:
-    """Return ``cpu`` or ``cuda``; ``auto`` means CUDA if CUDA works. EncoderError for another name
-    or a missing device."""
+    """Return ``cpu`` or ``cuda``; ``auto`` means CUDA if it works. Raises EncoderError for another
+    name or a missing device."""
     import torch
 
     if device == "auto":
@@ -53,8 +53,8 @@ def pick(device: str) -> str:
 
 
 def fast_bfloat16(device: str) -> bool:
-    """Return whether matrix products in bfloat16 are much faster than in float32, as on CUDA cards
-    and on CPUs with AMX."""
+    """Return whether bfloat16 matrix products are much faster than float32, as on CUDA cards and on
+    CPUs with AMX."""
     import torch
 
     if device == "cuda":

@@ -1,4 +1,4 @@
-"""The base of encoders with two networks, one for pictures and one for sentences."""
+"""Base of encoders with two networks, one for pictures and one for sentences."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ Encoded = tuple[Floats, Ragged]
 
 @dataclass
 class DualEncoder:
-    """The common part of encoders with two networks.
+    """Encoder with one network for pictures and one for sentences.
 
-    The first picture triggers ``open_preparer``. ``tokens`` has the ``vocabulary``: the words with
-    their own id.
+    The first picture triggers ``open_preparer``. The ``vocabulary`` consists of the words with
+    their own id in ``tokens``.
     """
 
     identity: Identity

@@ -1,4 +1,4 @@
-"""Inputs of dual encoders: pictures as pixels, sentences as ids. Nothing here needs torch."""
+"""Prepare the inputs of dual encoders, pictures as pixels and sentences as ids, without torch."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from boc.vectors import Array
 
 from ..networks.tokens import whole_words
 
-# The largest ratio of the long to the short side: resizing the short side also enlarges the long
-# side.
+# largest ratio of the long to the short side, which limits the size after resizing
 THINNEST = 100
 
 Inputs = Mapping[str, Array]
@@ -27,8 +26,7 @@ Inputs = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class Preparer:
-    """A function that prepares pictures with an image processor of transformers, or a
-    ``PixelForm``."""
+    """Callable that prepares pictures with a transformers image processor or a ``PixelForm``."""
 
     processor: Any
 
@@ -37,13 +35,13 @@ class Preparer:
         width, height = picture.size
         if max(width, height) > THINNEST * min(width, height):
             raise ImageError(
-                f"{image.path}: {width} x {height} pixels, the limit is 1 : {THINNEST}; crop the "
-                "picture",
+                f"{image.path}: {width} x {height} pixels, but the limit is 1 : {THINNEST}; crop "
+                "the picture",
             )
         return self.inputs(picture)
 
     def inputs(self, picture: Image.Image) -> Inputs:
-        """Return the input arrays of a network for a picture, by name."""
+        """Return a network's input arrays for a picture, by name."""
         # A processor could mistake one or three rows of a picture for channels.
         arrays = self.processor(picture, return_tensors="np", input_data_format="channels_last")
         return {name: np.asarray(values)[0] for name, values in arrays.items()}
@@ -51,10 +49,10 @@ class Preparer:
 
 @dataclass(frozen=True)
 class PixelForm:
-    """Resizing, cropping and scaling of pictures with Pillow, by the settings of the image
-    processors of CLIP and SigLIP. It replaces these processors where transformers is not imported.
+    """Resize, crop and scale pictures with Pillow, following the settings of the CLIP and SigLIP
+    image processors. This class replaces the processors when transformers is not imported.
 
-    ``size`` is the shorter side, or height and width; ``resample`` a filter of Pillow.
+    ``size`` is the shorter side, or height and width; ``resample`` is a Pillow filter.
     """
 
     do_resize: bool
@@ -67,7 +65,7 @@ class PixelForm:
     image_std: Sequence[float]
 
     def __call__(self, picture: Image.Image, **_: Any) -> dict[str, list[NDArray[np.float32]]]:
-        """Return the pixels (3, height, width) of a picture in RGB, in the form of a processor's
+        """Return the pixels (3, height, width) of an RGB picture, in the form of a processor's
         result."""
         if self.do_resize:
             if shortest := self.size.get("shortest_edge"):
@@ -90,10 +88,9 @@ class PixelForm:
 
 @dataclass(frozen=True)
 class TextForm:
-    """The conversion of sentences to ids: at most ``limit`` ids of a tokenizer, with ``pad`` beyond
-    the end of a text.
+    """Convert sentences to at most ``limit`` tokenizer ids, with ``pad`` beyond the end of a text.
 
-    With ``full`` each text has ``limit`` ids, padding before it if ``left``.
+    With ``full`` each text has ``limit`` ids, with padding on the left if ``left``.
     """
 
     tokenizer: Tokenizer

@@ -1,5 +1,5 @@
-"""Dual encoders of the ``transformers`` library on torch: the reference for networks in ONNX, and
-the encoders of a GPU."""
+"""Run dual encoders from the ``transformers`` library on torch, as the reference for ONNX networks
+and for use on a GPU."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,10 +28,10 @@ WORKS = (
 
 
 class DualNetwork:
-    """The two towers of a model, on a device, with the forms of their inputs.
+    """Two towers of a model on a device, with their input forms.
 
-    ``form`` converts sentences to ids, ``preparer`` converts pictures to pixels, ``dim`` is the
-    width of the joint space. ValueError if the towers do not belong together.
+    ``form`` converts sentences to ids, ``preparer`` converts pictures to pixels, and ``dim`` is the
+    width of the joint space. Raises ValueError if the towers do not match.
     """
 
     def __init__(
@@ -53,8 +53,8 @@ class DualNetwork:
             text, _ = self._sentences(self.form.encode(["a photo"]))
         if image.ndim != 2 or image.shape != text.shape:
             raise ValueError(
-                f"vectors of pictures {tuple(image.shape)} and texts {tuple(text.shape)} do not "
-                "compare",
+                f"vectors of pictures {tuple(image.shape)} and texts {tuple(text.shape)} are not "
+                "comparable",
             )
         self.dim = image.shape[1]
 
@@ -104,7 +104,7 @@ class DualNetwork:
 
     def _form(self, tokenizer: Any) -> TextForm:
         backend = tokenizer.backend_tokenizer
-        # SigLIP was trained with lower-case texts of full length, and reads the padding.
+        # SigLIP was trained with lower-case texts padded to full length, and reads the padding.
         config = self.model.config.text_config
         full = config.model_type.startswith("siglip")
         if full:
@@ -126,7 +126,7 @@ def read_model(
     folder: Path,
     runtime: Runtime,
 ) -> DualNetwork:
-    """Read the model in a folder. EncoderError for an unusable model."""
+    """Read the model in a folder. Raises EncoderError for an unusable model."""
     again = f"get it again, or take one of {WORKS}"
     unusable = f"{name}: no dual encoder that can be used"
     with quiet_transformers(), reading_model(lambda reason: f"{unusable} ({reason}); {again}"):
@@ -134,14 +134,13 @@ def read_model(
 
 
 def _transformers(name: str, folder: Path) -> tuple[Any, Any, Any]:
-    """Return the network, the tokenizer and the image processor of a folder of the transformers
-    library."""
+    """Return the network, the tokenizer and the image processor in a transformers folder."""
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     kind: Any = MODEL_MAPPING.get(type(config), None)
     if not (hasattr(kind, "get_image_features") and hasattr(kind, "get_text_features")):
         raise EncoderError(
-            f"{name}: a model of type {config.model_type!r} has no vectors of pictures and of "
-            f"texts, each on its own; take one of {WORKS}",
+            f"{name}: a model of type {config.model_type!r} does not encode pictures and texts "
+            f"separately; take one of {WORKS}",
         )
     model, info = kind.from_pretrained(
         folder,
@@ -157,7 +156,6 @@ def _transformers(name: str, folder: Path) -> tuple[Any, Any, Any]:
         local_files_only=True,
         trust_remote_code=False,
     )
-    # Pillow resizes as the models' authors did. An installed torchvision would be the default, but
-    # resizes a little differently.
+    # Pillow resizes as the models' authors did; torchvision differs slightly.
     processor = AutoImageProcessor.from_pretrained(folder, local_files_only=True, backend="pil")
     return model, tokenizer, processor

@@ -1,20 +1,20 @@
-"""Correction of hubs, which are items near to every query.
+"""Correct the scores of hubs, which are items near every query.
 
-The offset of an item is the mean of the highest scores that it gets from a bank of queries, which
-are training queries of other items: captions for a picture, pictures for a sentence. A share of it,
-the strength, is subtracted from each score of the item (querybank normalisation: Bogolin et al.,
-Cross Modal Retrieval with Querybank Normalisation, CVPR 2022).
+An item's offset is the mean of its highest scores for a bank of training queries for other items:
+captions for a picture, pictures for a sentence. A share of the offset, the strength, is subtracted
+from each of the item's scores (querybank normalisation: Bogolin et al., Cross Modal Retrieval with
+Querybank Normalisation, CVPR 2022).
 
-Code that compares vectors needs no change: four additional components after the components of the
-encoder make the offset a part of the dot product. With offsets o less their mean, strengths
-included, and s * s the largest,
+Code that compares vectors needs no change, because four additional components after the encoder's
+components make the offset a part of the dot product. Let o be the offsets minus their mean,
+including strengths, and s * s the largest; then
 
     sentence  [t, s, -o / s, p, 0] / n        picture  [x, -o / s, s, 0, p] / n
 
-have the product (t.x - o of the picture - o of the sentence) / (n * n). The offset of the query is
-the same for all items. p gives all vectors the same length, so that two pictures compare as before.
-A sentence of one or two words has 0 in place of s: it is nearer to names of things than to
-captions, and may well mean a hub.
+have the product (t.x - o of the picture - o of the sentence) / (n * n). The query's offset is the
+same for all items. p gives all vectors the same length, so that two pictures compare as before. A
+sentence of one or two words has 0 in place of s, because it resembles the name of a thing more than
+a caption, and may well describe a hub.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from boc.rerank.storage import restore_rows, store_rows
 from boc.types import MODALITIES, OFFSET_PARTS, Modality, Ragged
 from boc.vectors import Doubles, Floats
 
-MORE = len(OFFSET_PARTS)  # components
-SHARE = 0.02  # share of the bank whose scores make an offset
-FEW = 3  # offsets count for sentences of at least this many words
+MORE = len(OFFSET_PARTS)  # number of offset components
+SHARE = 0.02  # share of the bank's highest scores averaged in an offset
+FEW = 3  # smallest number of words in a sentence with offsets
 
 
 @dataclass(frozen=True)
 class HubBank:
-    """A bank of queries: vectors of ``texts`` and ``images`` in the form of ``store_rows`` for
-    int8, uint8 (n, d + 4).
+    """Query bank with the vectors of ``texts`` and ``images``, uint8 (n, d + 4), as ``store_rows``
+    stores int8.
 
-    ``strengths`` and ``means`` float64 (2,) belong to the offsets of pictures and of sentences.
-    ``limit`` float64 (1,) is the largest offset less the mean, times its strength: three standard
-    deviations.
+    ``strengths`` and ``means`` float64 (2,) apply to the offsets of pictures and of sentences.
+    ``limit`` float64 (1,) is the upper limit of an offset minus the mean, times its strength, at
+    three standard deviations.
     """
 
     texts: NDArray[np.uint8]
@@ -61,7 +61,7 @@ class HubBank:
         images: Floats,
         strengths: Sequence[float],
     ) -> HubBank:
-        """Make a bank of vectors (n, d) and (m, d) of unit length."""
+        """Make a bank from vectors (n, d) and (m, d) of unit length."""
         rounded = [store_rows(rows, "int8") for rows in (texts, images)]
         whole = [restore_rows(rows) for rows in rounded]
         offsets = [hub_offsets(images, whole[0]), hub_offsets(texts, whole[1])]
@@ -73,11 +73,12 @@ class HubBank:
 
     @classmethod
     def read(cls, path: Path) -> HubBank:
-        """Read a file of ``write``. ValueError for a file that fits no encoder."""
+        """Read a file written by ``write``. Raises ValueError for a file that matches no
+        encoder."""
         bank = cls(**read_archive(path))
         numbers = np.concatenate([bank.strengths, bank.means, bank.limit])
         if numbers.shape != (5,) or not np.isfinite(numbers).all() or bank.limit[0] <= 0:
-            raise ValueError(f"{path} holds no bank of queries")
+            raise ValueError(f"{path} contains no query bank")
         return bank
 
     def write(self, path: Path) -> None:
@@ -86,7 +87,7 @@ class HubBank:
 
     @cached_property
     def _queries(self) -> list[Floats]:
-        """The vectors that give pictures and sentences their offsets."""
+        """Return the vectors that determine the offsets of pictures and of sentences."""
         return [restore_rows(rows).astype(np.float32) for rows in (self.texts, self.images)]
 
     def extend(
@@ -96,8 +97,8 @@ class HubBank:
         concepts: Ragged,
         texts: Sequence[str] = (),
     ) -> tuple[Floats, Ragged]:
-        """Return vectors (n, d + 4) with the components of the offsets, and concepts with zeros in
-        place of these components. ``texts`` are the sentences."""
+        """Return vectors (n, d + 4) with the offset components, and concepts with zeros in their
+        place. ``texts`` contains the sentences."""
         side = MODALITIES.index(modality)
         limit = float(self.limit[0])
         root = limit**0.5
@@ -117,7 +118,7 @@ class HubBank:
 
 
 def _widened(rows: Floats) -> Floats:
-    """Return the rows with zeros appended for the components of offsets."""
+    """Return the rows with zeros appended for the offset components."""
     n, d = rows.shape
     widened = np.zeros((n, d + MORE), np.float32)
     widened[:, :d] = rows
@@ -125,10 +126,11 @@ def _widened(rows: Floats) -> Floats:
 
 
 def hub_offsets(vectors: Floats, bank: Floats) -> Doubles:
-    """Return for each of ``vectors`` (n, d) the mean of the highest scores of ``bank`` (m, d)."""
+    """Return, for each of ``vectors`` (n, d), the mean of its highest scores with ``bank`` (m,
+    d)."""
     count = max(1, round(SHARE * len(bank)))
     offsets = np.empty(len(vectors))
-    # One row at a time gives the same result for any batch.
+    # Computing one row at a time makes the result independent of the batch.
     for place, vector in enumerate(vectors):
         scores = bank @ vector
         offsets[place] = np.partition(scores, -count)[-count:].mean(dtype=np.float64)

@@ -1,4 +1,4 @@
-"""The description of a model folder: its configuration and its digest, without torch."""
+"""Read the configuration and digest of a model folder, without torch."""
 
 from __future__ import annotations
 
@@ -21,32 +21,31 @@ TRAIN = "train the model again with <boc train>"
 PARTS = {"network", "text", "regions"}
 SETTINGS = ("config.json", "tokenizer.json")
 WEIGHTS = "model.safetensors"
-HUBS = "hubs.npz"  # the bank of queries that corrects hubs, if it helps
-REGIONS = "regions.onnx"  # the region source's network in ONNX, if it has one
+HUBS = "hubs.npz"  # query bank that corrects hubs, if it helps
+REGIONS = "regions.onnx"  # ONNX network of the region source, if it has one
 
 
 def reading_damaged(folder: Path) -> AbstractContextManager[None]:
-    """Turn any error into an EncoderError that names a damaged model in ``folder``."""
+    """Convert any error to an EncoderError about a damaged model in ``folder``."""
     return reading_model(
         lambda reason: f"{folder}: damaged model ({reason}); train or convert it again",
     )
 
 
 def folder_digest(folder: Path) -> str:
-    """Return the SHA-256 of the files that determine the output: configuration, weights,
-    tokenizer."""
+    """Return the SHA-256 of the files that determine the output (configuration, weights,
+    tokenizer)."""
     return sha256(folder / "config.json", folder / WEIGHTS, folder / "tokenizer.json")
 
 
 def hub_digest(digest: str, folder: Path) -> str:
-    """Return the digest of an encoder whose vectors hold offsets, from the digest of its
-    network."""
+    """Derive the digest of an encoder whose vectors include offsets from its network's digest."""
     joint = hashlib.sha256(f"{digest} {sha256(folder / HUBS)}".encode())
     return f"{OFFSETS}{joint.hexdigest()}"
 
 
 def parts(folder: Path) -> ModelFiles:
-    """Return the files on which a model folder's networks in ONNX depend."""
+    """Return the files on which a model folder's ONNX networks depend."""
     return ModelFiles(SETTINGS, (WEIGHTS,), lambda: folder_digest(folder))
 
 
@@ -54,8 +53,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
         raise EncoderError(
-            f"{folder}: no model folder (no config.json)",
-            "train one with <boc train>, or say where it is now: <--encoder KIND:FOLDER>",
+            f"{folder}: not a model folder (no config.json)",
+            "train one with <boc train>, or name its new folder: <--encoder KIND:FOLDER>",
         )
     try:
         config = typed(read_json(path), dict[str, Any])
@@ -65,12 +64,12 @@ def read_config(folder: Path) -> dict[str, Any]:
     version = config.get("format")
     if isinstance(version, int) and version != FORMAT:
         raise EncoderError(
-            f"{path}: model format {version}, this boc reads format {FORMAT}",
+            f"{path}: model format {version}, but this boc reads format {FORMAT}",
             "upgrade boc" if version > FORMAT else TRAIN,
         )
     if str(config.get("kind")) not in KINDS or version != FORMAT or not set(config) >= PARTS:
         raise EncoderError(
-            f"{path}: not the configuration of an encoder",
+            f"{path}: not an encoder configuration",
             "train one with <boc train SOURCE -o FOLDER>",
         )
     if not (folder / WEIGHTS).is_file():

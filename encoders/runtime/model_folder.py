@@ -1,4 +1,5 @@
-"""Model folders: weights (safetensors), configuration (JSON) and tokens. A folder can be moved."""
+"""Read and write model folders, which contain weights (safetensors), configuration (JSON) and
+tokens. A folder can be moved."""
 
 import json
 import re
@@ -53,12 +54,14 @@ def make(
     config: Mapping[str, Any],
     text: Mapping[str, Any],
 ) -> Network:
-    """Make a network of ``kind`` with random weights. EncoderError for an unknown setting or a
-    wrong value."""
+    """Make a network of ``kind`` with random weights. Raises EncoderError for an unknown setting or
+    an invalid value."""
     network = NETWORKS[kind]
     unknown = sorted(set(config) - {f.name for f in fields(network.Config)})
     if unknown:
-        raise EncoderError(f"{kind} has no setting {unknown[0]!r}; it is of another version of boc")
+        raise EncoderError(
+            f"{kind} has no setting {unknown[0]!r}; it belongs to another version of boc",
+        )
     try:
         return network(network.Config(**config), text)
     except (TypeError, ValueError) as error:
@@ -71,7 +74,7 @@ def check_model_folder(folder: Path) -> None:
 
 
 def is_model(folder: Path) -> bool:
-    """Return whether ``folder`` holds a model of boc with its weights."""
+    """Return whether ``folder`` contains a boc model with weights."""
     try:
         return read_config(folder)["kind"] in NETWORKS
     except EncoderError:
@@ -79,11 +82,11 @@ def is_model(folder: Path) -> bool:
 
 
 def check_boxes(kind: str, source: RegionSource) -> None:
-    """Raise EncoderError if networks of ``kind`` read boxes, and the source gives no boxes."""
+    """Raise EncoderError if networks of ``kind`` need boxes and the source has no boxes."""
     if NETWORKS[kind].reads_boxes and not getattr(source, "boxes", True):
         raise EncoderError(
-            f"{source.identity.spec}: gives no boxes, and a {kind} reads where regions are; use "
-            "a source with boxes, such as files:, or a vsrn",
+            f"{source.identity.spec}: has no boxes, but a {kind} needs region positions; use a "
+            "source with boxes, such as files:, or a vsrn",
         )
 
 
@@ -94,14 +97,14 @@ def create_folder(
     tokens: Tokens,
     source: RegionSource,
 ) -> None:
-    """Write a model folder without its weights, which ``save_weights`` adds and replaces.
-    EncoderError if the source lacks the boxes that the network reads."""
+    """Write a model folder without weights, which ``save_weights`` adds or replaces. Raises
+    EncoderError if the source lacks boxes that the network needs."""
     check_boxes(kind, source)
     check_writable(folder / "config.json")
     (folder / REGIONS).unlink(missing_ok=True)
     if isinstance(source, MapRegions):
         source.save_onnx(folder / REGIONS)
-    # Relative paths allow the folder to be moved.
+    # With relative paths, the folder can be moved.
     spec = re.sub("^onnx:[^?]*", f"onnx:{REGIONS}", source.identity.spec)
     config = {
         "format": FORMAT,
@@ -115,8 +118,8 @@ def create_folder(
 
 
 def save_weights(folder: Path, state: Mapping[str, Tensor]) -> None:
-    """Replace the weights in a model folder atomically. Networks in ONNX and a bank of queries made
-    from the old weights are no longer used."""
+    """Atomically replace the weights in a model folder. ONNX networks and a query bank made from
+    the old weights are no longer used."""
     for old in (RECORD, HUBS):
         (folder / old).unlink(missing_ok=True)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
@@ -125,10 +128,11 @@ def save_weights(folder: Path, state: Mapping[str, Tensor]) -> None:
 
 
 def load_network(folder: Path, config: Mapping[str, Any]) -> Network:
-    """Load the network of a model folder with this configuration. EncoderError if it is damaged."""
+    """Load a model folder's network with this configuration. Raises EncoderError if it is
+    damaged."""
     with reading_damaged(folder):
         network = make(config["kind"], config["network"], config["text"])
-        # The safetensors library reports any error as a missing file.
+        # The safetensors library reports every error as a missing file.
         (folder / WEIGHTS).open("rb").close()
         network.load_state_dict(load_file(folder / WEIGHTS))
     return network

@@ -1,4 +1,4 @@
-"""Export of networks to ONNX, which encode sentences and pictures without torch."""
+"""Export networks to ONNX, to encode sentences and pictures without torch."""
 
 import logging
 import warnings
@@ -27,8 +27,8 @@ LENGTHS = (0, 1, 3, 9)
 
 
 class _TowerExport(NamedTuple):
-    """A network to export, an example of its inputs, and a function that gives vectors and rows by
-    either runtime for the comparison."""
+    """Network to export, with example inputs and a function that returns vectors and rows from
+    either runtime for comparison."""
 
     module: nn.Module
     example: dict[str, Array]
@@ -36,11 +36,11 @@ class _TowerExport(NamedTuple):
 
 
 def export(folder: Path) -> Iterator[str]:
-    """Write the networks of a model folder in ONNX beside its weights, unless they exist.
+    """Write a model folder's ONNX networks beside its weights, unless they exist.
 
     The function yields a line before each network. A network with an operation that ONNX lacks
-    stays with torch, and a line says so. EncoderError if ONNX Runtime computes another result than
-    torch.
+    stays on torch, and a line reports it. Raises EncoderError if the results of ONNX Runtime and
+    torch differ.
     """
     config = model_config.read_config(folder)
     parts = model_config.parts(folder)
@@ -55,7 +55,7 @@ def export(folder: Path) -> Iterator[str]:
     places = [range(len(row)) for row in texts]
     regions = []
     for length in LENGTHS:
-        # The first corner of a box is above and left of the second.
+        # The first corner of a box is above and to the left of the second.
         corners = np.sort(rng.random((length, 2, 2), np.float32), axis=1)
         features = rng.random((length, network.config.region_dim), np.float32)
         regions.append(Regions(features, corners.reshape(length, 4)))
@@ -89,8 +89,7 @@ def export(folder: Path) -> Iterator[str]:
         expected, rows = towers[name].encode(reference)
         if not _are_close(vectors, expected) or not _are_close(sets.values, rows.values):
             raise EncoderError(
-                f"{folder / name}: ONNX Runtime computes something else than torch; report this "
-                "model",
+                f"{folder / name}: the results of ONNX Runtime and torch differ; report this model",
             )
     record.write(folder)
 
@@ -101,7 +100,7 @@ def _write_onnx(tower: _TowerExport, path: Path) -> None:
         name: dict.fromkeys(range(min(2, rows.ndim)), torch.export.Dim.DYNAMIC)
         for name, rows in inputs.items()
     }
-    # The exporter reports each step, which is silenced; its result is compared afterwards.
+    # The exporter's progress reports are silenced; its result is compared afterwards.
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
@@ -121,7 +120,7 @@ def _write_onnx(tower: _TowerExport, path: Path) -> None:
 
 
 class _ExportedTower(nn.Module):
-    """A tower of a network, with the parameters of the whole network."""
+    """Tower of a network, with the parameters of the whole network."""
 
     def __init__(self, network: Any) -> None:
         super().__init__()
@@ -150,7 +149,7 @@ class _Texts(_ExportedTower):
 
 def _are_close(one: Floats, other: Floats) -> bool:
     """Return whether each row differs by at most a hundredth of its length, so that the cosine is
-    above .9999. The runtimes add in different orders."""
+    above .9999. The runtimes sum in different orders."""
     if one.shape != other.shape:
         return False
     differences = np.linalg.norm(one - other, axis=1)

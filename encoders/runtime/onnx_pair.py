@@ -1,8 +1,8 @@
-"""Pairs of published networks in ONNX, for CLIP, SigLIP and similar models, on a CPU without torch.
+"""Run pairs of published ONNX networks, such as CLIP and SigLIP, on a CPU without torch.
 
-Settings beside a network describe how pictures become pixels, in the manner of transformers or of
-open_clip, and how sentences become ids. The network itself declares the names, types and shapes of
-its inputs, and the names of its outputs.
+Settings files beside a network describe the preprocessing of pictures, in the format of
+transformers or open_clip, and of sentences. The network itself declares the names, types and shapes
+of its inputs, and the names of its outputs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ INPUTS = {"text": "input_ids", "image": "pixel_values"}
 
 
 class PairOnnx(OnnxSessions):
-    """The networks of a ``pair`` in ``folder``, which ``record`` describes."""
+    """Networks of a ``pair`` in ``folder``, described by ``record``."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class PairOnnx(OnnxSessions):
             tokenizer = Tokenizer.from_file(str(record.check(folder, pair.tokenizer)))
         steps = [tokenizer.normalizer] if tokenizer.normalizer else []
         if details["plain"]:
-            # open_clip does so for networks with this training.
+            # as open_clip does for networks with this training
             steps.insert(0, normalizers.Replace(Regex(r"[!-/:-@\[-`{-~]"), ""))
         if details["lower"]:
             steps.insert(0, normalizers.Lowercase())
@@ -82,8 +82,7 @@ class PairOnnx(OnnxSessions):
         name: str,
         inputs: Sequence[Inputs],
     ) -> Floats:
-        """Return the vectors of inputs. The length of an input is the length of its array
-        ``name``."""
+        """Return the vectors of inputs. The array ``name`` determines the length of an input."""
 
         def stack(batch: list[int]) -> dict[str, Array]:
             return {key: np.stack([inputs[i][key] for i in batch]) for key in inputs[0]}
@@ -98,12 +97,14 @@ class PairOnnx(OnnxSessions):
         session: Any,
         inputs: Mapping[str, Array],
     ) -> list[Array]:
-        """Run a network, and return vectors of unit length."""
+        """Run a network and return vectors of unit length."""
         feed = {}
         for each in session.get_inputs():
             name = INPUTS.get(each.name, each.name)
             if name not in inputs:
-                raise EncoderError(f"a network in ONNX has an input {each.name!r}, which boc lacks")
+                raise EncoderError(
+                    f"an ONNX network has an input {each.name!r}, which boc does not provide",
+                )
             feed[each.name] = inputs[name].astype(TYPES[each.type])
         names = [each.name for each in session.get_outputs()]
         output = next((name for name in VECTORS if name in names), names[0])
@@ -111,8 +112,8 @@ class PairOnnx(OnnxSessions):
             (vectors,) = session.run([output], feed)
         if vectors.ndim != 2 or (self.dim and vectors.shape[1] != self.dim):
             raise EncoderError(
-                f"a network in ONNX gives {output} of shape {vectors.shape}, and not one vector "
-                "each, as wide as the vectors of the other network; take another model",
+                f"an ONNX network returns {output} of shape {vectors.shape} instead of one vector "
+                "per input with the width of the other network; take another model",
             )
         return [unit_rows(vectors.astype(np.float32))]
 
@@ -122,8 +123,8 @@ def describe(
     pair: Pair,
     parts: ModelFiles,
 ) -> OnnxRecord:
-    """Return the record of a pair: the record in ``folder``, or a new record, which is written
-    there if possible. EncoderError for networks or settings that boc cannot use."""
+    """Return a pair's record from ``folder``, or make a new record and write it there if possible.
+    Raises EncoderError for networks or settings that boc cannot use."""
     record = read_record(folder, parts)
     if record is not None:
         return record
@@ -135,7 +136,7 @@ def describe(
     files = [name for name in (*pair.weights, pair.tokenizer) if (folder / name).is_file()]
     record = OnnxRecord.of(folder, parts, 1, files, **details)
     towers = PairOnnx(folder, record, 1, pair)
-    # The first run shows the width of vectors; the second run must give the same width.
+    # The first run determines the width of vectors; the second run must return the same width.
     towers.dim = 0
     ids, attended = towers.form.arrays(towers.form.encode(["a photo"]))
     (vectors,) = towers._run(towers.text, {"input_ids": ids, "attention_mask": attended})
@@ -149,10 +150,10 @@ def describe(
 
 
 def pixel_form(settings: Mapping[str, Any]) -> PixelForm:
-    """Return the conversion of pictures to pixels by the settings of a processor: a processor of
-    transformers for CLIP or SigLIP, or a processor of open_clip. ValueError for another kind."""
+    """Return the picture preprocessing for the settings of a CLIP or SigLIP processor of
+    transformers, or of an open_clip processor. Raises ValueError for another kind."""
     if "interpolation" in settings:
-        # Settings of open_clip have a size and two names.
+        # open_clip settings consist of a size and two names.
         side = settings["size"]
         height, width = side if isinstance(side, list) else (side, side)
         whole = {"squash": True, "shortest": False}[settings.get("resize_mode", "shortest")]
@@ -168,7 +169,7 @@ def pixel_form(settings: Mapping[str, Any]) -> PixelForm:
     kind = settings.get("image_processor_type") or settings.get("feature_extractor_type") or "CLIP"
     square = kind.startswith(("Siglip", "ViT"))
     if "max_num_patches" in settings or not (square or "CLIP" in kind):
-        raise ValueError(f"pictures are prepared by {kind}")
+        raise ValueError(f"its processor {kind} is not supported")
     size = settings["size"]
     if isinstance(size, int):
         size = {"height": size, "width": size} if square else {"shortest_edge": size}
@@ -189,8 +190,8 @@ def pixel_form(settings: Mapping[str, Any]) -> PixelForm:
 
 
 def _text_details(folder: Path, pair: Pair) -> dict[str, Any]:
-    """Return the details of the conversion of sentences to ids, from the settings beside the
-    tokenizer and from the network."""
+    """Return the details of sentence preprocessing, from the settings beside the tokenizer and from
+    the network."""
     beside = folder / pair.tokenizer
     own = beside.with_name("config.json")
     config = read_json(own if own.is_file() else folder / "config.json")

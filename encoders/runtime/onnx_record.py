@@ -1,5 +1,4 @@
-"""The networks in ONNX beside the weights of a model, and the record that ties them to these
-weights."""
+"""Record that ties the ONNX networks beside a model's weights to these weights."""
 
 from __future__ import annotations
 
@@ -23,9 +22,9 @@ RECORD = "onnx.json"
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """The files from which a model's networks in ONNX were made: small ``settings``, which are
-    hashed on every use, and ``weights``, which are hashed again only if they are newer than the
-    record. ``digest`` is the digest in the identity of the model."""
+    """Files from which a model's ONNX networks were made: small ``settings``, which are hashed on
+    every use, and ``weights``, which are hashed again only if they are newer than the record.
+    ``digest`` is the digest in the model's identity."""
 
     settings: Sequence[str]
     weights: Sequence[str]
@@ -40,9 +39,9 @@ class ModelFiles:
 
 @dataclass(frozen=True)
 class OnnxRecord:
-    """The record of networks in ONNX and their sources: ``digest`` and ``dim`` of the model's
-    identity, the SHA-256 of its ``settings``, the number of bytes of its ``weights``. ``files`` has
-    the SHA-256 of each network by file name; ``details`` has further data for the runtime."""
+    """Record of ONNX networks and their sources: ``digest`` and ``dim`` from the model's identity,
+    the SHA-256 of its ``settings``, and the size of its ``weights`` in bytes. ``files`` maps the
+    file name of each network to its SHA-256; ``details`` contains further data for the runtime."""
 
     digest: str
     dim: Annotated[int, Meta(gt=0, lt=WIDEST)]
@@ -60,7 +59,7 @@ class OnnxRecord:
         names: Iterable[str],
         **details: Any,
     ) -> OnnxRecord:
-        """Make the record of the files ``names``, just written into ``folder``."""
+        """Make a record of the files ``names``, which were just written to ``folder``."""
         files = {name: sha256(folder / name) for name in names}
         return cls(parts.digest(), dim, parts.hash(folder), parts.size(folder), files, details)
 
@@ -68,15 +67,14 @@ class OnnxRecord:
         write_text(folder / RECORD, json.dumps(asdict(self), indent=1, sort_keys=True))
 
     def is_whole(self, folder: Path) -> bool:
-        """Return whether all networks have the bytes that were written."""
+        """Return whether the bytes of all networks are unchanged."""
         return all(
             (folder / name).is_file() and sha256(folder / name) == self.files[name]
             for name in self.files
         )
 
     def check(self, folder: Path, name: str) -> Path:
-        """Return the path of a file. EncoderError if the file was touched later and has other
-        contents."""
+        """Return the path of a file. Raises EncoderError if its contents were changed later."""
         path = folder / name
         record = folder / RECORD
         untouched = (
@@ -93,7 +91,7 @@ class OnnxRecord:
 
 
 def read_record(folder: Path, parts: ModelFiles) -> OnnxRecord | None:
-    """Return the record in ``folder``; None without a record, or if the model has changed since."""
+    """Return the record in ``folder``, or None if it is missing or the model has changed since."""
     path = folder / RECORD
     try:
         record = typed(read_json(path), OnnxRecord)

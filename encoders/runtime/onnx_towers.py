@@ -1,4 +1,4 @@
-"""The two towers of a model folder on ONNX Runtime, on a CPU without torch."""
+"""Run the two towers of a model folder by ONNX Runtime, on a CPU without torch."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -22,8 +22,8 @@ Places = Sequence[Sequence[int]]
 
 
 class OnnxSessions:
-    """The two networks of a model in ONNX, files ``names`` of a folder. The first input of a
-    network opens it."""
+    """Two ONNX networks of a model, stored as files ``names`` in a folder. A network is opened by
+    its first input."""
 
     names = (IMAGE, TEXT)
 
@@ -49,7 +49,7 @@ class OnnxSessions:
     def _open(self, name: str) -> Any:
         session = open_session(self.record.check(self.folder, name))
         count = session.get_inputs()[0].shape[0]
-        # Some published networks read batches of one fixed size.
+        # Some published networks accept only batches of one fixed size.
         if isinstance(count, int):
             self.batch = count
         return session
@@ -61,11 +61,11 @@ class OnnxSessions:
         inputs: Callable[[list[int]], Mapping[str, Array]],
         rows: Callable[..., Floats],
     ) -> Encoded:
-        """Run a network on inputs with these ``lengths``. A batch has inputs of one length, so that
-        there is no padding.
+        """Run a network on inputs with these ``lengths``. All inputs in a batch have the same
+        length, so no padding is needed.
 
-        ``inputs`` returns the inputs at some places; ``rows`` returns the set at a place, from the
-        outputs of the network beside vectors.
+        ``inputs`` returns the inputs at given places; ``rows`` returns the set at a place from the
+        network's other outputs.
         """
         vectors = np.empty((len(lengths), self.dim), np.float32)
         sets: list[Floats] = [vectors[:0]] * len(lengths)
@@ -85,7 +85,7 @@ class OnnxSessions:
         session: Any,
         inputs: Mapping[str, Array],
     ) -> list[Array]:
-        """Run a network, without the inputs that it does not read, such as boxes for a VSRN."""
+        """Run a network, omitting inputs that it does not read, such as boxes for a VSRN."""
         read = {each.name: inputs[each.name] for each in session.get_inputs()}
         with reading_model(
             lambda reason: (
@@ -95,14 +95,14 @@ class OnnxSessions:
             outputs: list[Array] = session.run(None, read)
         if outputs[0].shape[1:] != (self.dim,):
             raise EncoderError(
-                f"a network in ONNX gives vectors {outputs[0].shape[1:]}, not {self.dim}",
+                f"an ONNX network returns vectors {outputs[0].shape[1:]}, not {self.dim}",
                 "make it again: <boc convert>",
             )
         return outputs
 
 
 class OnnxTowers(OnnxSessions):
-    """The networks that ``onnx_export`` wrote into a model folder."""
+    """Networks written to a model folder by ``onnx_export``."""
 
     def images(self, regions: Sequence[Regions]) -> Encoded:
         return self.encode(
@@ -117,7 +117,7 @@ class OnnxTowers(OnnxSessions):
         ids: Sequence[list[int]],
         places: Places | None = None,
     ) -> tuple[Floats, Ragged, Places]:
-        """Encode ids, and return vectors, sets with the rows ``places``, by default the words, and
+        """Encode ids. Return vectors, sets with the rows ``places`` (by default the words), and
         these places."""
         chosen = list(places or [[]] * len(ids))
 
@@ -140,8 +140,8 @@ class OnnxTowers(OnnxSessions):
 
 
 def image_inputs(regions: Sequence[Regions]) -> dict[str, Array]:
-    """Return the inputs of the network for pictures with equal numbers of regions. Without regions,
-    the network reads a row of zeros that does not count."""
+    """Return the network inputs for pictures with equal numbers of regions. Without regions, the
+    network reads a masked row of zeros."""
     count = len(regions[0])
     features = np.stack([np.asarray(each.features, np.float32) for each in regions])
     boxes = np.stack([np.asarray(each.boxes, np.float32) for each in regions])

@@ -1,4 +1,4 @@
-"""Sessions of ONNX Runtime, which run networks in ONNX on the CPU, without torch."""
+"""Open ONNX Runtime sessions, which run networks on the CPU without torch."""
 
 import os
 from pathlib import Path
@@ -10,9 +10,9 @@ from ..networks.foreign import reading_model
 
 
 def open_session(model: Path | bytes, threads: int = 0) -> Any:
-    """Open a network, from a file or from its bytes. ``threads`` of 0 means one thread per core.
-    EncoderError without ONNX Runtime, or for a damaged file."""
-    # With telemetry, ONNX Runtime stores a device id and looks up a server.
+    """Open a network from a file or from its bytes. ``threads`` of 0 means one thread per core.
+    Raises EncoderError without ONNX Runtime, or for a damaged file."""
+    # With telemetry, ONNX Runtime stores a device id and contacts a server.
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     with needing("this network", "search", EncoderError):
         import onnxruntime

@@ -1,4 +1,4 @@
-"""Encoders of model folders, with their region source and tokenizer. Torch is imported only if it
+"""Load encoders from model folders, with region source and tokenizer. Torch is imported only if it
 is used."""
 
 from collections.abc import Callable, Sequence
@@ -34,8 +34,8 @@ from .onnx_towers import OnnxTowers
 
 @dataclass
 class SetEncoder(DualEncoder):
-    """An encoder over the networks of a model folder: ``texts`` encodes ids, and ``pictures`` opens
-    the tower of the pictures. A ``bank`` of queries adds the components of offsets."""
+    """Encoder that runs the networks of a model folder. ``texts`` encodes ids, and ``pictures``
+    opens the picture tower. A query ``bank`` adds the offset components."""
 
     texts: Any
     pictures: Callable[[], Any]
@@ -55,7 +55,7 @@ class SetEncoder(DualEncoder):
         return Embeddings("text", vectors, sets, words=self.tokens.strings(words))
 
     def image_sets(self, prepared: Sequence[Regions]) -> Encoded:
-        """Encode pictures; return vectors, and the sets of the regions."""
+        """Encode pictures. Return vectors and region sets."""
         vectors, sets = self.pictures().images(prepared)
         return vectors, sets
 
@@ -63,7 +63,7 @@ class SetEncoder(DualEncoder):
         self,
         texts: Sequence[str],
     ) -> tuple[Floats, Ragged, list[list[int]]]:
-        """Encode texts; return vectors, the sets of the words, and the ids of the words."""
+        """Encode texts. Return vectors, word sets and word ids."""
         ids = self.tokens.ids(texts)
         vectors, sets, places = self.texts.texts(ids)
         words = [[row[i] for i in own] for row, own in zip(ids, places, strict=True)]
@@ -71,11 +71,11 @@ class SetEncoder(DualEncoder):
 
 
 class AloneEncoder(SetEncoder):
-    """An encoder whose concepts have no context: each region and each word goes through the network
-    alone (BoC, section IV). Global vectors are the vectors of whole pictures and sentences."""
+    """Encoder whose concepts have no context, because each region and each word is encoded alone
+    (BoC, section IV). Global vectors still represent whole pictures and sentences."""
 
     def image_sets(self, prepared: Sequence[Regions]) -> Encoded:
-        """Encode each region as the only region of a picture, at the cost of a picture."""
+        """Encode each region as the only region of a picture, at the cost of encoding a picture."""
         vectors, whole = super().image_sets(prepared)
         single = [
             Regions(each.features[i : i + 1], each.boxes[i : i + 1])
@@ -89,7 +89,7 @@ class AloneEncoder(SetEncoder):
         self,
         texts: Sequence[str],
     ) -> tuple[Floats, Ragged, list[list[int]]]:
-        """Encode each word as the only word of a text, and equal words once."""
+        """Encode each distinct word once, as the only word of a text."""
         vectors, whole, words = super().text_sets(texts)
         flat = np.array([word for row in words for word in row], np.int64)
         each, place = np.unique(flat, return_inverse=True)
@@ -100,10 +100,10 @@ class AloneEncoder(SetEncoder):
 
 
 def load_encoder(kind: str, argument: str, runtime: Runtime) -> SetEncoder:
-    """Return the encoder of a model folder, ``FOLDER``, or its variant without context,
-    ``FOLDER?alone``, which has the same global vectors and another digest.
+    """Return the encoder in a model folder, ``FOLDER``, or its variant without context,
+    ``FOLDER?alone``, which has the same global vectors but another digest.
 
-    EncoderError if the folder has no network, or if the variant is unknown.
+    Raises EncoderError if the folder has no network, or if the variant is unknown.
     """
     name, mark, variant = argument.partition("?")
     if mark and variant != "alone":
@@ -142,8 +142,7 @@ def load_encoder(kind: str, argument: str, runtime: Runtime) -> SetEncoder:
 
     @cache
     def pictures() -> Any:
-        # ONNX Runtime encodes sentences wherever a folder has their network, but pictures only on a
-        # machine without a GPU.
+        # On a machine with a GPU, ONNX Runtime encodes only sentences.
         on_card = runtime.device != "cpu" and has_cuda()
         if record is not None and (on_card or IMAGE not in record.files):
             return on_torch()

@@ -1,4 +1,5 @@
-"""The two towers of a model folder on torch, the reference; they run on a GPU if there is one."""
+"""Run the two towers of a model folder on torch, which is the reference and uses a GPU if
+available."""
 
 from collections.abc import Sequence
 
@@ -17,7 +18,7 @@ from .onnx_towers import Places
 
 
 class TorchTowers:
-    """A trained network, which encodes batches of pictures and of texts."""
+    """Trained network that encodes batches of pictures and of texts."""
 
     def __init__(self, network: Network, runtime: Runtime) -> None:
         self.device = device.pick(runtime.device)
@@ -47,7 +48,7 @@ class TorchTowers:
         ids: Sequence[list[int]],
         places: Places | None = None,
     ) -> tuple[Floats, Ragged, Places]:
-        """Encode ids, and return vectors, sets with the rows ``places``, by default the words, and
+        """Encode ids. Return vectors, sets with the rows ``places`` (by default the words), and
         these places."""
         chosen = places
         if chosen is None and ids:
@@ -76,7 +77,7 @@ class TorchTowers:
         encoded: Encodings,
         places: Places,
     ) -> tuple[Tensor, list[Tensor]]:
-        """Return vectors, and the rows ``places`` of each set."""
+        """Return the vectors, and the rows ``places`` of each set."""
         vectors = encoded.vectors
         if self._runtime.precision != "float32":
             vectors = nn.functional.normalize(vectors.float(), dim=-1)

@@ -1,1 +1,1 @@
-"""Training of the encoders: objectives, data, recipes, and the training loop."""
+"""Train encoders: objectives, data, recipes and the training loop."""

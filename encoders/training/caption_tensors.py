@@ -1,4 +1,4 @@
-"""Captions as tensors of the ids of their words."""
+"""Convert captions to tensors of word ids."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ Numbers = Sequence[int] | Ints
 
 @dataclass(frozen=True)
 class Chunk:
-    """Encoded captions of similar length: ``places`` (c,) in the request, ``mask`` (c, L) of rows
-    that are words."""
+    """Encoded captions of similar length, with their ``places`` (c,) in the request and a ``mask``
+    (c, L) of rows that are words."""
 
     places: list[int]
     encoded: Encodings
@@ -31,15 +31,14 @@ class Chunk:
 
 
 def in_order(chunks: Sequence[Chunk], columns: Sequence[Tensor]) -> Tensor:
-    """Concatenate one tensor (..., c) per chunk along the last axis, in the order of the
-    request."""
+    """Concatenate one tensor (..., c) per chunk along the last axis, in request order."""
     joined = torch.cat(list(columns), dim=-1)
     places = [place for chunk in chunks for place in chunk.places]
     return joined[..., torch.argsort(torch.tensor(places, device=joined.device))]
 
 
 class CaptionTensors:
-    """The captions of a training run, by number, as inputs of a text tower."""
+    """Captions of a training run, by number, as inputs for a text tower."""
 
     def __init__(self, captions: Sequence[Item], tokens: Tokens) -> None:
         self.texts = [caption.content for caption in captions]
@@ -55,9 +54,9 @@ class CaptionTensors:
         device: str,
         rows: Sequence[list[int]] | None = None,
     ) -> list[Chunk]:
-        """Encode the captions with these ``numbers``, or the ids ``rows`` in their place.
+        """Encode the captions with these ``numbers``, or the id ``rows`` in their place.
 
-        Captions of similar length form batches, so padding is small.
+        Captions of similar length are batched together to reduce padding.
         """
         if rows is None:
             rows = [self.ids[i] for i in numbers]
@@ -78,8 +77,8 @@ class CaptionTensors:
         numbers: Numbers,
         device: str,
     ) -> Tensor:
-        """Return the mean output of the text tower over the tokens of each caption, float32
-        (len(numbers), h)."""
+        """Return the text tower's mean output over each caption's tokens, float32 (len(numbers),
+        h)."""
         network.eval()
         means = {}
         order = sorted(set(map(int, numbers)), key=lambda i: len(self.ids[i]))

@@ -1,5 +1,5 @@
-"""The caption branch of VSRN: regions must also suffice to generate the caption (VSRN, section 3.4,
-eq. 8).
+"""Caption branch of VSRN, which requires that regions suffice to generate the caption (VSRN,
+section 3.4, eq. 8).
 
 Only training uses the branch.
 """
@@ -14,11 +14,11 @@ from ..networks.vsrn import at_last
 
 
 def caption_targets(ids: Sequence[Sequence[int]], max_length: int = 60) -> Tensor:
-    """Pad the ids of whole captions, start to end, by zeros to targets (B, T) int64, T at most
-    ``max_length``.
+    """Pad the ids of whole captions, from start to end, with zeros to targets (B, T) int64, T at
+    most ``max_length``.
 
-    A longer caption is cut and keeps its end. At least one pad follows a shorter caption, and the
-    branch must predict it.
+    A longer caption is truncated but keeps its end token. A shorter caption is followed by at least
+    one pad, which the branch must predict.
     """
     cut = [[*row[:-1][: max_length - 1], row[-1]] for row in ids]
     longest = max(len(row) for row in cut)
@@ -29,11 +29,11 @@ def caption_targets(ids: Sequence[Sequence[int]], max_length: int = 60) -> Tenso
 
 
 class CaptionBranch(nn.Module):
-    """A GRU encodes the regions V* of a picture; another generates the caption with attention to
-    the first.
+    """Caption generator, in which one GRU encodes a picture's regions V*, and another generates the
+    caption with attention to the first.
 
-    The branch follows the authors' code, with additive attention; the paper has LSTMs. ``dim`` is
-    the width of the regions, ``vocabulary`` the number of ids.
+    The branch follows the authors' code, with additive attention, whereas the paper describes
+    LSTMs. ``dim`` is the width of the regions, and ``vocabulary`` is the number of ids.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class CaptionBranch(nn.Module):
         targets: Tensor,
         owners: Tensor,
     ) -> Tensor:
-        """Compute the negative log-likelihood of the captions, each word given the words before it:
-        the sum divided by the number of captions.
+        """Compute the negative log-likelihood of each word given the words before it, summed over
+        the captions and divided by their number.
 
-        regions (B, n, dim) with lengths (B,) of at least 1; targets (C, T) from
-        ``caption_targets``, which count from the second to the first pad. ``owners`` (C,) are the
-        pictures of the captions.
+        ``regions`` is (B, n, dim) with ``lengths`` (B,) of at least 1. ``targets`` (C, T) come from
+        ``caption_targets`` and count from the second token to the first pad. ``owners`` (C,)
+        contains the picture of each caption.
         """
         lengths = lengths.clamp(min=1)
         read, _ = self.encoder(self.dropout(self.vid2hid(regions)))
@@ -76,7 +76,7 @@ class CaptionBranch(nn.Module):
         read = read[owners]
         states = []
         for word in self.embedding(targets[:, :-1]).unbind(1):
-            # This computes attention (C, n) to the regions, and their weighted mean (C, hidden).
+            # attention (C, n) to the regions, and their weighted mean (C, hidden)
             queries = self.attend_state(state)[:, None]
             energies = self.attention(torch.tanh(keys + queries))[..., 0]
             weights = energies.masked_fill(padding, -torch.inf).softmax(dim=1)

@@ -1,4 +1,4 @@
-"""The settings of a training run."""
+"""Define the settings of a training run."""
 
 from __future__ import annotations
 
@@ -20,76 +20,69 @@ CHOICES: dict[str, Callable[[Recalls, Ndcg | None], float]] = {
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """The settings of a training run."""
+    """Settings of a training run."""
 
     epochs: int = 30  # largest number of passes over the pictures
     objective: str = (
-        "matching"  # matching, alignment and generation, joined by + (see objectives.py)
+        "matching"  # parts joined by +: matching, alignment, generation (see objectives.py)
     )
-    # The alignment score, from the cosines of regions and words (see networks/alignment.py).
+    # alignment score computed from the cosines of regions and words (see networks/alignment.py)
     pooling: str = "mrsw"
-    # Weight the parts of the objective by learned uncertainties (Kendall et al., CVPR 2018), as the
-    # paper of TERAN does for "TERN w. Align"; otherwise they are added.
+    # whether to weight parts by learned uncertainties (Kendall et al., CVPR 2018; TERAN)
     uncertainty: bool = False
-    # The loss: hinge, a triplet loss, or contrast, cross entropy against all negatives of the
-    # batch.
+    # loss: hinge (triplet loss) or contrast (cross entropy against all negatives in the batch)
     loss: str = "hinge"
     temperature: float = 0.05  # divisor of the matching scores in contrast
     alignment_temperature: float = 0.1  # divisor of the alignment scores in contrast
     fragments: float = (
         0.0  # probability that a run of words replaces its caption (see fragments.py)
     )
-    # Weight of the loss that tells a caption from itself with left and right, above and below
-    # exchanged, by the alignment.
+    # weight of the loss that separates a caption from its copy with left and right exchanged
     opposites: float = 0.0
-    margin: float = 0.2  # of the triplet loss of dot products, which are cosines
+    margin: float = 0.2  # margin of the triplet loss for dot products, which are cosines
     alignment_margin: float = (
-        0.2  # of the triplet loss of alignments, which are sums of cosines over words or regions
+        0.2  # margin for alignments, which are sums of cosines over words or regions
     )
-    # Number of hardest negatives per pair at the start, and in the last third of the epochs; in
-    # between it falls exponentially. 1 and 1 is the published loss.
+    # hardest negatives per pair at the start, and after an exponential decay (published: 1, 1)
     negatives_first: int = 100
     negatives_last: int = 1
-    # Sum the losses of a batch, as published; otherwise take their mean over its captions, so that
-    # ``clip`` does not depend on the batch size.
+    # whether to sum the losses of a batch, as published, instead of averaging over captions
     summed: bool = False
-    # Iterations of Sinkhorn normalisation before the matching loss (VSRN++, eq. 10-11); 0 means no
-    # normalisation.
+    # Sinkhorn iterations before the matching loss (VSRN++, eq. 10-11); 0 for no normalisation
     sinkhorn: int = 0
     sinkhorn_temperature: float = 1.0  # divisor of the scores before Sinkhorn normalisation
     generation_weight: float = 1.0  # weight of the generation loss
-    generation_hidden: int = 512  # width of its recurrent states
+    generation_hidden: int = 512  # width of the caption generator's recurrent states
     batch_size: int = 128  # pictures per batch
     captions_per_picture: int = 1  # captions drawn per picture of a batch
     lr: float = 5e-4  # largest learning rate
     schedule: str = "cosine"  # cosine to 0, or steps: times ``decay`` every ``decay_epochs`` epochs
-    decay: float = 0.1  # factor of a step
+    decay: float = 0.1  # factor of the learning rate per step
     decay_epochs: int = 15  # epochs per step
     warmup: int = 200  # steps in which the learning rate rises linearly
     text_lr: float = 0.0  # learning rate of the text tower as a fraction of ``lr``; 0 freezes it
-    weight_decay: float = 1e-4  # decoupled (AdamW); 0 is Adam
+    weight_decay: float = 1e-4  # decoupled weight decay (AdamW); 0 means Adam
     clip: float = 2.0  # largest norm of a gradient
     region_keep: float = 1.0  # probability that a region stays in a training batch
     feature_keep: float = (
         1.0  # probability that a component of a region feature stays in a training batch
     )
     warm_start: bool = True  # start from the closed-form solution (see warmstart.py)
-    # Strength of the averaging by attention at a warm start: 8 suits global vectors; small values
-    # keep the concepts of an item apart, which alignment needs.
+    # strength of averaging at a warm start: 8 for global vectors, small values for alignment
     averaging: float = 8.0
-    # Decay of the running average of the weights, which is validated and kept; 0 means no average.
+    # Decay of the running average of the weights, which is validated and saved; 0 means no average.
     average: float = 0.99
     held_out: int = 500  # random pictures held out for validation, if no pictures are named
-    # Score at validation that chooses the best weights: recall, the sum of the six; ndcg, the sum
-    # of both directions' NDCG@25 by ROUGE-L, as TERAN's authors; or ndcg-image, the NDCG of
-    # sentence to picture, as TERN's.
+    # Validation score that selects the best weights: recall, the sum of the six recalls; ndcg, the
+    # sum of both directions' NDCG@25 by ROUGE-L, as used by TERAN's authors; or ndcg-image, the
+    # NDCG of sentence to picture, as used by TERN's authors.
     choose: str = "recall"
-    # Weights to keep: the best at validation, or the last, for held-out captions that are too easy.
+    # Weights to keep: best at validation, or last if held-out captions are too easy.
     keep: str = "best"
-    patience: int = 5  # epochs without a better validation before training stops
-    # Compute in bfloat16 where it is faster; weights, averages and the loss stay float32.
+    patience: int = 5  # epochs without improvement before training stops
+    # whether to compute in bfloat16 where it is faster; weights and losses stay float32
     mixed: bool = True
-    seed: int = 0  # of every random choice
+    seed: int = 0  # seed of all random choices
 
     def __post_init__(self) -> None:
         if self.held_out < 1:

@@ -1,4 +1,4 @@
-"""Training data: regions of pictures and their captions, by number."""
+"""Read training data, regions of pictures and their captions, by number."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from ..networks.base import pad_regions
 
 @dataclass(frozen=True)
 class CaptionPairs:
-    """Pictures, and the numbers of their captions: ``captions[i]`` belong to picture
-    ``pictures[i]``."""
+    """Picture numbers and caption numbers: ``captions[i]`` belong to picture ``pictures[i]``."""
 
     pictures: Ints
     captions: list[Ints]
@@ -31,7 +30,8 @@ class CaptionPairs:
 
     @property
     def owners(self) -> Ints:
-        """The place of the picture of each caption, the captions in the order of the pictures."""
+        """Return the place of each caption's picture, with captions in the order of the
+        pictures."""
         return np.repeat(np.arange(len(self)), [len(c) for c in self.captions])
 
     def hold_out(
@@ -45,8 +45,8 @@ class CaptionPairs:
         return self._take(order[held_out:]), self._take(order[:held_out])
 
     def apart(self, pictures: Collection[int]) -> tuple[CaptionPairs, CaptionPairs]:
-        """Take out ``pictures``, numbers as in ``self.pictures``. Return (rest, taken out), both in
-        order."""
+        """Split off ``pictures``, numbered as in ``self.pictures``. Return (rest, split off), both
+        in order."""
         chosen = np.isin(self.pictures, list(pictures))
         return self._take(np.flatnonzero(~chosen)), self._take(np.flatnonzero(chosen))
 
@@ -56,8 +56,8 @@ class CaptionPairs:
         per_picture: int,
         rng: np.random.Generator,
     ) -> Iterator[tuple[Ints, Ints, Tensor]]:
-        """Yield the batches of one pass in random order: numbers of pictures, numbers of some
-        captions of each picture, and the owners of the captions."""
+        """Yield the batches of one pass in random order: picture numbers, numbers of some captions
+        per picture, and the captions' owners."""
         order = rng.permutation(len(self))
         for start in range(0, len(order) - size + 1, size):
             chosen = order[start : start + size]
@@ -73,13 +73,13 @@ class CaptionPairs:
 
 
 class RegionReader:
-    """A reader of the regions of any pictures in a regions file, from a memory map."""
+    """Reader of picture regions in a memory-mapped regions file."""
 
     def __init__(self, path: Path) -> None:
         with FeatureFile(path) as file:
             if file.header.kind != "regions":
                 raise EncoderError(
-                    f"{path}: holds {file.header.kind}, training needs regions",
+                    f"{path}: contains {file.header.kind}, but training needs regions",
                     "make them: <boc extract --regions>",
                 )
             self.identity = file.header.identity
@@ -92,10 +92,10 @@ class RegionReader:
         pictures: Sequence[int] | Ints,
         keep: float = 1.0,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Read padded features (B, n, d), boxes (B, n, 4), lengths (B,).
+        """Read padded features (B, n, d), boxes (B, n, 4) and lengths (B,).
 
-        Each region is kept with probability ``keep``, by torch's generator, and at least one region
-        per picture.
+        Each region is kept with probability ``keep``, drawn from torch's generator, but at least
+        one region per picture is kept.
         """
         regions = []
         for picture in pictures:
@@ -109,22 +109,22 @@ class RegionReader:
 
 
 def numbers_of(path: Path, ids: Collection[str]) -> list[int]:
-    """Return the numbers of the pictures with these ids in a regions file. EncoderError if the file
-    has no such picture."""
+    """Return the numbers of the pictures with these ids in a regions file. Raises EncoderError if
+    the file has no such picture."""
     with FeatureFile(path) as file:
         numbers = [number for number, item in enumerate(file.items("image")) if item.id in ids]
     if not numbers:
         raise EncoderError(
-            f"{path}: holds none of the {len(ids)} pictures to validate on; extract these pictures",
+            f"{path}: lacks the {len(ids)} pictures to validate on; extract these pictures",
         )
     return numbers
 
 
 def read_pairs(path: Path, ids: set[str] | None) -> tuple[CaptionPairs, list[Item]]:
-    """Read the pictures with captions in a regions file, and their captions; with ``ids`` only
-    these pictures.
+    """Read the pictures that have captions in a regions file, and their captions. With ``ids``,
+    read only these pictures.
 
-    EncoderError if no picture has a caption.
+    Raises EncoderError if no picture has a caption.
     """
     with FeatureFile(path) as file:
         pictures = file.items("image")

@@ -1,14 +1,16 @@
-"""Texts that training reads instead of captions: fragments of captions, and captions turned round.
+"""Make training texts that replace captions: caption fragments, and captions with opposite
+positions.
 
-Queries are shorter than captions. A fragment is a run of words. It describes the picture of its
-caption, and perhaps other pictures: a picture whose captions have all words of a fragment is not a
-negative of the fragment. So the model must tell "red rocket" from pictures of blue rockets and of
-red boats. Whole captions hardly require this, since their other words suffice.
+Queries are shorter than captions. A fragment is a run of words that describes its caption's
+picture, and perhaps other pictures. A picture whose captions contain all words of a fragment is not
+a negative for the fragment. The model must therefore distinguish "red rocket" from pictures of blue
+rockets and of red boats. Whole captions hardly require this distinction, since their other words
+suffice.
 
-A caption is turned round by exchanging left and right, above and below. The result is false for its
-picture, but all other words are true. Without such captions, nothing requires that "a cat to the
-left of a car" differs from "a cat to the right of a car", since two pictures in a batch hardly ever
-have the same things.
+A caption is reversed by exchanging left and right, above and below. The result is false for its
+picture, although all other words are true. Without such captions, training would not require that
+"a cat to the left of a car" differs from "a cat to the right of a car", since two pictures in a
+batch rarely show the same things.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -23,10 +25,10 @@ from .data import CaptionPairs
 
 
 class Fragments:
-    """A source of fragments of captions, and of the pictures that are negatives of a fragment.
+    """Source of caption fragments, and of the negative pictures for a fragment.
 
-    ``ids`` are the token ids of the captions, with a special id first and last; ``stops`` are the
-    ids of words without content; ``share`` is the probability that a caption is cut.
+    ``ids`` contains the captions' token ids, with a special id first and last; ``stops`` contains
+    the ids of function words; ``share`` is the probability that a caption is cut.
     """
 
     def __init__(
@@ -49,7 +51,7 @@ class Fragments:
         numbers: Sequence[int],
         rng: np.random.Generator,
     ) -> list[list[int]]:
-        """Return the ids of the captions ``numbers``, or of their fragments."""
+        """Return the ids of the captions ``numbers``, some of them cut to fragments."""
         return [self._cut(list(self._ids[number]), rng) for number in numbers]
 
     def apart(
@@ -57,8 +59,8 @@ class Fragments:
         pictures: Ints,
         rows: Sequence[Sequence[int]],
     ) -> Tensor:
-        """Return a mask (pictures, rows) of negatives: pictures whose captions lack a word of the
-        row."""
+        """Return a mask (pictures, rows) of negatives, which are pictures whose captions lack a
+        word of the row."""
         contents = [frozenset(row[1:-1]) - self._stops for row in rows]
         vocabularies = [self._words_of[int(picture)] for picture in pictures]
         lacking = [[not words <= known for words in contents] for known in vocabularies]
@@ -69,8 +71,8 @@ class Fragments:
         row: list[int],
         rng: np.random.Generator,
     ) -> list[int]:
-        """Return a run of words with at least one word that is not a stop-word, if the row has such
-        a word."""
+        """Return a run of words that contains a word other than stop-words, if the row has such a
+        word."""
         places = [i for i in range(1, len(row) - 1) if row[i] not in self._stops]
         if not places or rng.random() >= self._share:
             return row
@@ -84,10 +86,10 @@ def exchange_opposites(
     opposites: Mapping[int, int],
     stops: Collection[int],
 ) -> tuple[list[int], list[list[int]]]:
-    """Exchange the words for places in ``rows`` with their ``opposites``. Return the places and the
-    new rows.
+    """Replace position words in ``rows`` by their ``opposites``. Return the places and the new
+    rows.
 
-    A row needs another word with content: "to the left" alone is as true as "to the right".
+    A row needs another content word, because "to the left" alone is as true as "to the right".
     """
     empty = frozenset(stops) | opposites.keys()
     places = []

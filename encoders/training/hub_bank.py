@@ -1,7 +1,7 @@
-"""The query bank of a trained model (``encoders/runtime/hubs.py``), chosen during training.
+"""Choose the query bank of a trained model (``encoders/runtime/hubs.py``) during training.
 
-Its captions and pictures come from the training set; its strengths are the strengths with the best
-recall on the held-out pictures. If the bank does not raise recall, the model gets no bank.
+The bank's captions and pictures come from the training set; its strengths maximise recall on the
+held-out pictures. If the bank does not raise recall, the model is saved without one.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from boc.vectors import Floats, Ints
 
 from ..runtime.hubs import HubBank, hub_offsets
 
-SIZE = 500  # number of captions, and of pictures
-LEAST = 100  # fewest held-out pictures that can choose strengths
+SIZE = 500  # number of captions and number of pictures in the bank
+LEAST = 100  # smallest number of held-out pictures for choosing strengths
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
@@ -25,9 +25,9 @@ def choose_bank(
     images: Floats,
     owners: Ints,
 ) -> HubBank | None:
-    """Return a bank of vectors of captions and pictures, with the best strengths for ``texts`` (n,
-    d) and ``images`` (m, d); ``owners`` (n,) has the number of each text's picture. None if offsets
-    help in neither direction."""
+    """Return a bank of caption and picture vectors, with the best strengths for ``texts`` (n, d)
+    and ``images`` (m, d). ``owners`` (n,) contains the number of each text's picture. Returns None
+    if offsets help in neither direction."""
     scores = texts @ images.T
     of_images = hub_offsets(images, bank_texts).astype(np.float32)
     of_texts = hub_offsets(texts, bank_images).astype(np.float32)
@@ -35,7 +35,7 @@ def choose_bank(
     for strength in STRENGTHS:
         factor = np.float32(strength)
         recalls = evaluate_recall(scores - factor * of_images - factor * of_texts[:, None], owners)
-        # The offsets of queries do not change the order of items.
+        # Query offsets do not change the order of items.
         for side, recall in enumerate((recalls.text_to_image, recalls.image_to_text)):
             if recall.total > best[side][0]:
                 best[side] = (recall.total, strength)

@@ -1,12 +1,12 @@
-"""Training of terms from pictures and their captions, with a codebook inside the training loop.
+"""Learn terms from pictures and their captions, with the codebook inside the training loop.
 
-The head (``boc.codecs.learned``) begins as a codebook, by spherical k-means over the rows of both
-modalities. Then it is trained like an encoder: an item keeps its ``z`` largest activations, scaled
-to unit length, and each caption should be nearer to its own picture than to the other pictures of a
-batch, and each picture to its captions (InfoNCE; van den Oord et al., 2018). A penalty on the
-squares of the mean activations of each term (FLOPS; Paria et al., ICLR 2020) is in proportion to
-the expected postings, and keeps terms in use by both modalities. The encoder does not change, so a
-feature file is enough.
+The head (``boc.codecs.learned``) starts as a codebook, made by spherical k-means over the rows of
+both modalities. It is then trained like an encoder. An item keeps its ``z`` largest activations,
+scaled to unit length; each caption should be nearer to its own picture than to the other pictures
+in a batch, and each picture nearer to its captions (InfoNCE; van den Oord et al., 2018). A penalty
+on the squared mean activation of each term (FLOPS; Paria et al., ICLR 2020) is proportional to the
+expected number of postings, and makes both modalities use all terms. The encoder does not change,
+so training needs only a feature file.
 """
 
 from collections import Counter
@@ -30,9 +30,8 @@ from boc.vectors import Floats, Ints
 
 from .losses import contrast
 
-# Budgets and the weight of the penalty were chosen among a few values on held-out training
-# photographs; the budgets read as many postings as a dictionary. The other values are usual values,
-# hardly compared.
+# Budgets and penalty weight were chosen from a few values on held-out training photographs; the
+# budgets read as many postings as a dictionary. The other values are customary and were not tuned.
 Z = 8
 QUERY_Z = 16
 SEED = 0
@@ -41,15 +40,15 @@ EPOCHS = 6
 
 @dataclass(frozen=True)
 class ItemPairs:
-    """The rows of the items of both modalities, and the captions of each picture with captions."""
+    """Rows of the items in both modalities, and the captions of each picture that has captions."""
 
     rows: dict[Modality, Ragged]
     captions: dict[int, Ints]
 
 
 class Head(nn.Module):
-    """The parameters of learned terms: ``directions`` float32 (p, d), and ``thresholds`` float32
-    (2, 2, p) by modality and kind of row."""
+    """Parameters of learned terms: ``directions`` float32 (p, d), and ``thresholds`` float32 (2, 2,
+    p) by modality and kind of row."""
 
     def __init__(self, directions: Floats, thresholds: Floats) -> None:
         super().__init__()
@@ -62,13 +61,13 @@ class Head(nn.Module):
         modality: Modality,
         z: int,
     ) -> Tensor:
-        """Return the ``z`` largest activations of each item, of unit length: (n, p).
+        """Return each item's ``z`` largest activations (n, p), scaled to unit length.
 
-        The search for the largest rows has no gradients; only the products of these rows are
-        computed with gradients.
+        The search for the largest rows runs without gradients; only products of these rows have
+        gradients.
         """
         side = MODALITIES.index(modality)
-        # These are the rows of each item, (n, longest); short sets repeat their last row.
+        # rows of each item, (n, longest); short sets repeat their last row
         starts = rows.offsets[:-1, None]
         lengths = np.diff(rows.offsets)[:, None]
         steps = np.minimum(np.arange(lengths.max()), lengths - 1)
@@ -94,9 +93,9 @@ def learned_terms(
     *,
     tell: Callable[[str], None],
 ) -> Codebook:
-    """Learn ``terms`` terms from the pictures of ``files`` and their captions, for ``Z`` terms per
-    picture and ``QUERY_Z`` per caption. FeatureFileError for several encoders, or fewer than two
-    pictures with captions."""
+    """Learn ``terms`` terms from the pictures in ``files`` and their captions, for ``Z`` terms per
+    picture and ``QUERY_Z`` per caption. Raises FeatureFileError for several encoders, or for fewer
+    than two pictures with captions."""
     identity = check_files(files, concepts=False)
     tell("reading pictures and captions")
     pairs = read_pairs(files)
@@ -120,7 +119,8 @@ def learned_terms(
 
 
 def read_pairs(files: Sequence[FeatureFile]) -> ItemPairs:
-    """Read all items of the files. FeatureFileError for fewer than two pictures with captions."""
+    """Read all items in the files. Raises FeatureFileError for fewer than two pictures with
+    captions."""
     number: dict[str, int] = {}
     captions: dict[int, list[int]] = {}
     parts: dict[Modality, list[Ragged]] = {modality: [] for modality in MODALITIES}
@@ -144,8 +144,8 @@ def read_pairs(files: Sequence[FeatureFile]) -> ItemPairs:
 
 
 def first_head(pairs: ItemPairs, terms: int) -> Head:
-    """Make the initial head: centroids of the centred rows of both modalities, and thresholds that
-    one item in twenty exceeds."""
+    """Make the initial head from the centroids of the centred rows of both modalities, with
+    thresholds that one item in twenty exceeds."""
     rng = np.random.default_rng(SEED)
     drawn = []
     means = np.zeros((2, 2, pairs.rows["image"].values.shape[1]), np.float32)
@@ -185,7 +185,7 @@ def train(
 ) -> Iterator[float]:
     """Train the head in place, and yield the mean loss of each epoch.
 
-    A batch has 64 pictures with two captions each; the rate rises for 40 steps.
+    A batch contains 64 pictures with two captions each; the learning rate rises for 40 steps.
     """
     rng = np.random.default_rng(SEED)
     pictures = np.array(sorted(pairs.captions))
@@ -234,8 +234,8 @@ def _labels(
     captions: Ragged,
     files: Sequence[FeatureFile],
 ) -> Iterator[Label]:
-    """Yield a label for each term, from the captions with the largest values of the term among at
-    most 20,000."""
+    """Yield a label for each term, made from the captions, among at most 20,000, in which the term
+    has its largest values."""
     words = [set(content_words(item.content)) for file in files for item in file.items("text")]
     background = Counter(word for caption in words for word in sorted(caption))
     numbers = np.sort(np.random.default_rng(SEED).permutation(len(captions))[:20_000])

@@ -1,7 +1,7 @@
-"""The losses of image-sentence matching.
+"""Compute the losses of image-sentence matching.
 
-The losses of a batch take ``scores`` (images, sentences) and masks of the same shape: ``positive``
-marks pairs of a picture and a sentence that describes it, ``apart`` marks negative pairs; other
+Each loss takes a batch's ``scores`` (images, sentences) and masks of the same shape. ``positive``
+marks pairs of a picture and a sentence that describes it; ``apart`` marks negative pairs; other
 pairs are ignored. Without ``apart``, all other pairs are negative.
 """
 
@@ -16,13 +16,13 @@ def hinge(
     negatives: int = 1,
     apart: Tensor | None = None,
 ) -> Tensor:
-    """Compute the hinge-based triplet loss (VSE++; TERN, section IV), both directions, summed over
-    the batch.
+    """Compute the hinge-based triplet loss (VSE++; TERN, section IV) in both directions, summed
+    over the batch.
 
-    Each positive pair (i, j) pays the mean of max(0, margin + s - s_ij) over its ``negatives``
-    hardest negative sentences s in row i, and the same over pictures in column j. With one
-    negative, as published, only the hardest counts; with more negatives, training from random
-    weights does not collapse.
+    The loss of a positive pair (i, j) is the mean of max(0, margin + s - s_ij) over its
+    ``negatives`` hardest negative sentences s in row i, plus the same mean over pictures in column
+    j. With one negative, as published, only the hardest counts; with more negatives, training from
+    random weights does not collapse.
     """
     others = _others(scores, positive, apart)
     images, sentences = positive.nonzero(as_tuple=True)
@@ -41,7 +41,7 @@ def contrast(
     temperature: float,
     apart: Tensor | None = None,
 ) -> Tensor:
-    """Compute the cross entropy of each positive pair against its negatives, both directions,
+    """Compute the cross entropy of each positive pair against its negatives in both directions,
     summed over the batch (InfoNCE: van den Oord et al., 2018; as in CLIP, Radford et al., ICML
     2021). Scores are divided by ``temperature``."""
     others = _others(scores, positive, apart) / temperature

@@ -1,5 +1,5 @@
-"""Training objectives: matching of global vectors, alignment of concepts, generation of captions,
-or a combination."""
+"""Training objectives: matching global vectors, aligning concepts, generating captions, or a
+combination."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class Objective(nn.Module):
-    """The loss of a batch, and the scores that rank pictures and sentences. An objective may have
-    weights for training only.
+    """Batch loss, and scores that rank pictures and sentences. An objective may have weights used
+    only in training.
 
-    ``config.objective`` joins its parts by +: ``matching``, the loss of dot products of the global
-    vectors (TERN, VSRN; through Sinkhorn normalisation in VSRN++); ``alignment``, the loss of
-    pooled region-word cosines (TERAN); ``generation``, the negative log-likelihood of a caption
-    given the regions (VSRN)."""
+    ``config.objective`` joins parts by +: ``matching``, the loss on dot products of global vectors
+    (TERN, VSRN; with Sinkhorn normalisation in VSRN++); ``alignment``, the loss on pooled
+    region-word cosines (TERAN); ``generation``, the negative log-likelihood of a caption given the
+    regions (VSRN)."""
 
     def __init__(
         self,
@@ -69,15 +69,15 @@ class Objective(nn.Module):
         apart: Tensor | None = None,
         turned: Sequence[int] = (),
     ) -> Tensor:
-        """Compute the loss of pictures with ``lengths`` regions and the captions ``numbers``;
+        """Compute the loss of pictures with ``lengths`` regions and the captions ``numbers``.
         ``positive`` (pictures, captions) marks captions that describe a picture, ``apart`` marks
         negatives (see losses.py), and ``negatives`` is the number of negatives that count (see
-        ``hinge``). The chunks contain the captions, followed by the captions at ``turned`` again,
-        turned round."""
+        ``hinge``). The chunks contain the captions, followed by reversed copies of the captions at
+        ``turned``."""
         losses = []
         for part in self.parts:
             if part == "generation":
-                # The special rows of the sets are left out.
+                # Special rows of the sets are excluded.
                 before, behind = self._margins
                 regions = images.sets[:, before : images.sets.shape[1] - behind]
                 with torch.autocast(lengths.device.type, dtype=torch.bfloat16, enabled=self.mixed):
@@ -123,8 +123,7 @@ class Objective(nn.Module):
         positive: Tensor,
         turned: Sequence[int],
     ) -> Tensor:
-        """Compute the loss of captions against the same captions turned round, for their own
-        pictures."""
+        """Compute the loss of captions against their reversed copies, for their own pictures."""
         places = torch.tensor(turned, device=scores.device)
         own = positive.int().argmax(dim=0)[places]
         captions = positive.shape[1]
@@ -148,7 +147,7 @@ class Objective(nn.Module):
                 columns.append(images.vectors.float() @ vectors.float().T)
                 continue
             with torch.autocast(sets.device.type, dtype=torch.bfloat16, enabled=mixed):
-                # TERN's sets are not of unit length.
+                # Rows of TERN's sets do not have unit length.
                 regions = nn.functional.normalize(images.sets, dim=-1)
                 words = nn.functional.normalize(sets, dim=-1)
                 pooling = self.config.pooling
@@ -157,14 +156,15 @@ class Objective(nn.Module):
 
     @property
     def ranking(self) -> str:
-        """The part that ranks at validation: ``matching`` if global vectors are trained."""
+        """Return the part that ranks at validation, which is ``matching`` if global vectors are
+        trained."""
         if "matching" in self.parts:
             return "matching"
         return "alignment"
 
 
 class _CaptionGeneration(nn.Module):
-    """Generation of captions word by word from regions, over the ids that occur in the captions."""
+    """Generator of captions from regions, word by word, over the ids that occur in captions."""
 
     def __init__(
         self,

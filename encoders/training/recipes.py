@@ -1,10 +1,11 @@
-"""Training recipes: settings by name. Values are strings, as for ``--set``.
+"""Training recipes, which are named settings. Values are strings, as for ``--set``.
 
-``small`` and recipes whose names begin with ``photos`` learn from thousands of pictures in minutes
-on two cores; they were chosen on held-out pictures. The other recipes are the published settings,
-which need a GPU and a hundred thousand pictures; they follow the authors' code where it differs
-from the paper (TERN: learning rate 2e-6, not 2e-5; batches of 80, not 90). An epoch is one pass
-over the pictures with one caption of each; five such epochs are one epoch of the authors.
+``small`` and recipes whose names begin with ``photos`` train on thousands of pictures in minutes on
+two cores; their settings were tuned on held-out pictures. The other recipes are the published
+settings, which need a GPU and a hundred thousand pictures. They follow the authors' code where it
+differs from the paper (TERN: learning rate 2e-6 instead of 2e-5, batches of 80 instead of 90). An
+epoch is one pass over the pictures with one caption each; five such epochs are one epoch in the
+authors' code.
 """
 
 SMALL = {
@@ -28,9 +29,9 @@ SMALL = {
     "held_out": "200",
 }
 
-# Words and regions meet one by one, so that "red" and "rocket" are found in one place. I-CLS also
-# learns, for the first stage of a search. The network is small enough to learn from scratch in four
-# minutes on one core.
+# Words and regions are matched individually, so that "red" and "rocket" are found in the same
+# region. I-CLS is also trained, for the first stage of a search. The network is small enough to
+# train from scratch in four minutes on one core.
 SCENES = {
     "kind": "teran",
     "text": "small-gru",
@@ -88,8 +89,7 @@ PHOTOS = {
     "held_out": "500",
 }
 
-# Scores by mrsw are sums over the words, so the temperature is higher. Rows must stay different, so
-# the start averages less.
+# mrsw sums over words, so the temperature is higher; rows must stay different.
 ALIGNED = {**PHOTOS, "averaging": "1", "alignment_temperature": "0.5"}
 
 VSRN_PHOTOS = {
@@ -170,8 +170,7 @@ RECIPES: dict[str, dict[str, str]] = {
     "small": SMALL,
     "scenes": SCENES,
     "photos": PHOTOS,
-    # The score is a mean over the words: with sums, long captions win for any picture
-    # (docs/results/encoders.md).
+    # The mean over words is the score, because sums favour long captions for any picture.
     "photos-teran": {
         **ALIGNED,
         "kind": "teran",

@@ -1,4 +1,4 @@
-"""Training of a model folder from a regions file, for ``boc train``."""
+"""Train a model folder from a regions file, for ``boc train``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from .trainer import RunState, Trainer, TrainingProgress
 
 @dataclass(frozen=True)
 class TowerChoice:
-    """The choice of a recipe's text tower, see ``load_tower``."""
+    """Text tower chosen by a recipe; see ``load_tower``."""
 
     text: str
     text_layers: int
@@ -45,8 +45,8 @@ class TowerChoice:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The settings of a run apart from its data: the kind of network and its sizes, the text tower
-    (see ``load_tower``), and the training settings."""
+    """Settings of a run apart from its data: the kind and sizes of the network, the text tower (see
+    ``load_tower``), and the training settings."""
 
     kind: str
     text: str
@@ -60,10 +60,10 @@ class Recipe:
         name: str,
         settings: Mapping[str, str],
     ) -> Recipe:
-        """Make a recipe from RECIPES with other ``settings``: fields of the network, of
+        """Make a recipe from RECIPES and ``settings``, which override fields of the network, of
         TrainConfig, and of Recipe.
 
-        EncoderError for an unknown name or an invalid value.
+        Raises EncoderError for an unknown name or an invalid value.
         """
         if name not in RECIPES:
             raise EncoderError(f"no recipe {name!r}; known: {', '.join(RECIPES)}")
@@ -83,7 +83,7 @@ class Recipe:
         train = TrainConfig(**_parse(values, TrainConfig))
         tower = _parse(values, TowerChoice)
         vector = sizes.get("vector", getattr(network, "vector", None))
-        # Some part of the objective must train the vectors of an index.
+        # A part of the objective must train the vectors stored in an index.
         if "matching" not in train.objective.split("+") and vector != "mean":
             raise EncoderError(
                 f"objective={train.objective} trains the concepts of a {kind} alone, so that its "
@@ -94,7 +94,7 @@ class Recipe:
 
 
 def _parse(values: Mapping[str, str], config: type[Any]) -> dict[str, Any]:
-    """Return the fields of ``config`` among ``values``, with their types."""
+    """Return the ``values`` that are fields of ``config``, converted to their types."""
     own = {field.name: values[field.name] for field in fields(config) if field.name in values}
     try:
         parsed = typed(own, config, strict=False)
@@ -112,12 +112,11 @@ def describe(
     source: RegionSource,
     validate: Collection[str] | None = None,
 ) -> dict[str, Any]:
-    """Return everything that determines the result of a run: the recipe, the digests of the items
-    and of the region source, and the digest of the ids of the pictures to ``validate`` on, if a
-    user names them.
+    """Return all data that determine the result of a run: the recipe, the digests of the items and
+    the region source, and a digest of the picture ids to ``validate`` on, if a user names them.
 
-    EncoderError, before regions are extracted, for a missing text tower, or for a source that lacks
-    boxes for the network.
+    Raises EncoderError, before regions are extracted, if a text tower is missing or the source
+    lacks boxes for the network.
     """
     text_towers.check_tower(recipe.text)
     check_boxes(recipe.kind, source)
@@ -132,8 +131,8 @@ def check_size(
     pictures: int,
     validated: int | None = None,
 ) -> None:
-    """Raise EncoderError, before regions are extracted, for too few pictures to train or to
-    validate on."""
+    """Raise EncoderError, before regions are extracted, if the pictures are too few for training or
+    validation."""
     held_out = validated
     fewer = "fewer ids in <--validate>"
     if held_out is None:
@@ -149,8 +148,8 @@ def check_size(
 
 
 def is_finished(folder: Path, run: Mapping[str, Any]) -> bool:
-    """Return whether ``folder`` has the result of ``run``. EncoderError if it has another run,
-    finished or not."""
+    """Return whether ``folder`` contains the result of ``run``. Raises EncoderError if it contains
+    another run, finished or not."""
     note = folder / "training.json"
     if not note.exists():
         return False
@@ -159,25 +158,25 @@ def is_finished(folder: Path, run: Mapping[str, Any]) -> bool:
     differing = sorted(key for key in mine if theirs.get(key) != mine[key])
     if differing:
         raise EncoderError(
-            f"{folder} holds a model trained with another {' and '.join(differing)}; "
-            "repeat that command to go on, or choose another folder with -o",
+            f"{folder} contains a model trained with another {' and '.join(differing)}; repeat "
+            "that command to continue, or choose another folder with -o",
         )
     return (folder / "history.json").exists()
 
 
 def best(folder: Path) -> Recalls:
-    """Return the recalls of the kept weights of a finished run, on the held-out pictures."""
+    """Return the recalls of a finished run's kept weights on the held-out pictures."""
     state = RunState(**parse_json((folder / "history.json").read_text(encoding="utf-8")))
     entry = next(e for e in state.history if e["step"] == state.best_step)
     return Recalls(*(Recall(**entry[side]) for side in ("text_to_image", "image_to_text")))
 
 
 class Training:
-    """The training run that ``describe`` describes, on a regions file, into ``folder``. A run with
-    the same arguments continues.
+    """Training run on a regions file, as described by ``describe``, whose model is saved to
+    ``folder``. A run with the same arguments continues.
 
-    ``ids`` restricts the run to these pictures; the pictures of ``validate`` are held out.
-    EncoderError if the data do not fit."""
+    ``ids`` restricts the run to these pictures; the pictures in ``validate`` are held out. Raises
+    EncoderError if the data do not match."""
 
     def __init__(
         self,
@@ -234,7 +233,7 @@ class Training:
         write_text(folder / "training.json", json.dumps(run, indent=1, sort_keys=True))
 
     def run(self) -> Iterator[TrainingProgress]:
-        """Train, and yield progress. At the end only the model and its history remain."""
+        """Train and yield progress. At the end, only the model and its history remain."""
         yield from self._trainer.run()
         bank = self._trainer.bank()
         if bank is not None:

@@ -1,6 +1,6 @@
-"""The training loop of all networks. It can resume at any step, and keeps the best weights.
+"""Train networks in a loop that can resume at any step and keeps the best weights.
 
-Every random choice depends only on the seed and the step or epoch, so a continued run ends with the
+Every random choice depends only on the seed and the step or epoch, so a resumed run ends with the
 same weights.
 """
 
@@ -46,7 +46,7 @@ EVAL_BATCH = 128
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """The progress of a run; after a validation it has ``recalls``."""
+    """Progress of a run, with ``recalls`` after a validation."""
 
     step: int
     steps: int
@@ -57,7 +57,7 @@ class TrainingProgress:
 
 @dataclass(frozen=True)
 class RunState:
-    """The state of a run without its tensors."""
+    """State of a run without its tensors."""
 
     step: int = 0
     best: float = -1.0
@@ -65,14 +65,14 @@ class RunState:
     history: list[dict[str, Any]] | tuple[()] = ()
 
     def over(self, config: TrainConfig, steps: int) -> bool:
-        """Return whether the run is over: after the last step, or after ``patience`` validations
+        """Return whether the run has ended, after the last step or after ``patience`` validations
         without improvement."""
         since = sum(entry["step"] > self.best_step for entry in self.history)
         return self.step >= steps or since >= config.patience
 
 
 class Trainer:
-    """A trainer of one run in one model folder. ``run`` continues where the last call stopped.
+    """Trainer of one run in one model folder. ``run`` continues where the last call stopped.
 
     It learns from ``pairs`` and validates on ``held_out``, by default ``config.held_out`` random
     pictures of ``pairs``.
@@ -103,7 +103,7 @@ class Trainer:
         self.held_out = held_out
         if len(self.train) < config.batch_size:
             raise EncoderError(
-                f"{len(self.train)} pictures to learn from, batches have {config.batch_size}",
+                f"{len(self.train)} pictures to learn from, but a batch needs {config.batch_size}",
                 "give more pictures, or smaller batches: <boc train --set batch_size=2>",
             )
         self.fragments: Fragments | None = None
@@ -123,7 +123,7 @@ class Trainer:
         )
         whole = torch.nn.ModuleDict({"network": self.network, "objective": self.objective})
         self.learned = {name: p for name, p in whole.named_parameters() if p.requires_grad}
-        # The buffers belong to batch normalisation.
+        # The buffers are statistics of batch normalisation.
         self.buffers = dict(whole.named_buffers())
         self.average = self._copy()
         self._relevance: NDArray[np.float32] | None = None
@@ -132,7 +132,7 @@ class Trainer:
             texts = [captions.texts[number] for number in numbers]
             self._relevance = rouge_l_matrix(texts, held_out.owners)
         self.state = RunState()
-        # This is the loss of the last batch.
+        # loss of the last batch
         self._loss = 0.0
 
     @property
@@ -140,7 +140,7 @@ class Trainer:
         return self.config.epochs * self.steps_per_epoch
 
     def run(self) -> Iterator[TrainingProgress]:
-        """Train to the end. After each validation the folder has the best weights so far."""
+        """Train to the end. After each validation, the folder contains the best weights so far."""
         if self._state_path.exists():
             self._restore()
         else:
@@ -154,7 +154,7 @@ class Trainer:
             for number, batch in enumerate(batches):
                 if number < done:
                     continue
-                # On a CPU the gradients of fused attention are several times slower for small sets.
+                # On a CPU, gradients of fused attention are several times slower for small sets.
                 with sdpa_kernel(SDPBackend.MATH) if self.device == "cpu" else nullcontext():
                     self._step(*batch)
                 self.state = replace(self.state, step=self.state.step + 1)
@@ -178,7 +178,7 @@ class Trainer:
         return self.folder / "training" / "state.safetensors"
 
     def _save(self) -> None:
-        """Save the state that a run needs to continue in one safetensors file, replaced
+        """Save the state that a run needs to continue to one safetensors file, replacing it
         atomically."""
         flat = {
             f"{kind}.{name}": tensor.detach().cpu().contiguous()
@@ -199,7 +199,7 @@ class Trainer:
 
     @torch.no_grad()
     def _restore(self) -> None:
-        """Restore the state of a saved run, its tensors and its optimizer."""
+        """Restore a saved run's state, tensors and optimizer."""
         tensors = self._tensors
         moments: dict[int, dict[str, Tensor]] = {}
         with safe_open(self._state_path, "pt") as file:
@@ -260,8 +260,8 @@ class Trainer:
         numbers: Any,
         positive: Tensor,
     ) -> Tensor:
-        """Compute the loss of a batch: pictures and captions by number, and which captions describe
-        which picture (pictures, captions)."""
+        """Compute the loss of a batch, given picture and caption numbers, and a mask (pictures,
+        captions) of captions that describe a picture."""
         config = self.config
         step = self.state.step
         torch.manual_seed(config.seed * 1_000_003 + step)
@@ -273,7 +273,7 @@ class Trainer:
             each.to(self.device) for each in self.regions(pictures, config.region_keep)
         )
         features = torch.nn.functional.dropout(features, 1 - config.feature_keep)
-        # These are the texts to read instead of captions; the captions turned round come last.
+        # texts to read instead of captions, with reversed captions last
         rows = [self.captions.ids[number] for number in numbers]
         apart: Tensor | None = None
         turned: list[int] = []
@@ -313,8 +313,7 @@ class Trainer:
         if self.config.schedule == "cosine":
             return cosine(step, self.config.warmup, self.steps)
         past = step // self.steps_per_epoch // self.config.decay_epochs
-        # Steps count from 2, as in the published warm-up, whose counter advances once before the
-        # first step.
+        # Steps count from 2, as in the published warm-up.
         return min(1.0, (step + 2) / max(1, self.config.warmup)) * self.config.decay**past
 
     def _negatives(self, step: int) -> int:
@@ -323,7 +322,7 @@ class Trainer:
         return round(float(first * (last / first) ** min(1.0, 1.5 * step / self.steps)))
 
     def _begin(self) -> None:
-        """Scale features, and start from the closed form, if the settings say so."""
+        """Scale features and start from the closed form, if the settings select it."""
         config = self.config
         power = self.network.config.region_power
 
@@ -332,7 +331,7 @@ class Trainer:
             return signed_power(features[0], power)
 
         if getattr(self.network.config, "scaled", False):
-            # The regions of 1,000 pictures show the scale of features.
+            # The feature scale is estimated from the regions of 1,000 pictures.
             _, sample = self.train.hold_out(1000, config.seed)
             scale(self.network, torch.cat([rows_of(i) for i in sample.pictures]))
         if not config.warm_start:
@@ -351,8 +350,8 @@ class Trainer:
         return {name: parameter.detach().clone() for name, parameter in self.learned.items()}
 
     def _validate(self) -> Recalls:
-        """Evaluate the averaged weights on the held-out pictures, and write the weights to the
-        folder if they are the best so far, or if ``config.keep`` is "last"."""
+        """Evaluate the averaged weights on the held-out pictures, and save the weights if they are
+        the best so far, or if ``config.keep`` is "last"."""
         weights = self._copy()
         self._set(self.average)
         owners = self.held_out.owners
@@ -394,7 +393,7 @@ class Trainer:
         return one, other
 
     def _images(self, pictures: NDArray[np.int64]) -> Iterator[tuple[Encodings, Tensor]]:
-        """Yield batches of encoded pictures, with the rows of their sets that are regions."""
+        """Yield batches of encoded pictures, with the region rows of their sets."""
         network = self.network.eval()
         for start in range(0, len(pictures), EVAL_BATCH):
             inputs = self.regions(pictures[start : start + EVAL_BATCH])
@@ -403,7 +402,7 @@ class Trainer:
             yield images, network.region_mask(lengths, images.sets.shape[1])
 
     def bank(self) -> HubBank | None:
-        """Return the bank of queries of the best weights; None if it does not help the held-out
+        """Return the query bank for the best weights, or None if it does not help the held-out
         pictures, or if these are too few."""
         held_out = self.held_out
         if len(self.train) < SIZE or len(held_out) < LEAST:
@@ -430,8 +429,8 @@ class Trainer:
 
 
 def cosine(step: int, warmup: int, steps: int) -> float:
-    """Return the factor of the learning rate at ``step`` (from 0): linear up, then half a cosine
-    down to 0."""
+    """Return the learning rate factor at ``step`` (from 0), which rises linearly and then falls to
+    0 along half a cosine."""
     if step < warmup:
         return (step + 1) / warmup
     angle = math.pi * (step - warmup) / max(1, steps - warmup)
@@ -445,8 +444,8 @@ def update_average(
     decay: float,
     step: int,
 ) -> None:
-    """Move the running average towards ``learned``, in place; early steps have more weight, so that
-    it is unbiased."""
+    """Move the running average towards ``learned``, in place. Early steps have more weight, so that
+    the average is unbiased."""
     share = 1 - min(decay, (step + 1) / (step + 10))
     for name, tensor in learned.items():
         average[name].lerp_(tensor, share)

@@ -1,9 +1,10 @@
-"""A closed-form start: networks whose initial output is canonical correlation analysis (CCA).
+"""Initialise networks in closed form, so that their first output is canonical correlation analysis
+(CCA).
 
 From random weights, the two pipelines learn little from a few thousand pictures before they
-overfit. So their linear maps start as the regularised CCA (Hardoon et al., Canonical Correlation
-Analysis, Neural Computation 2004) of the mean region of a picture and the mean word vector of its
-captions, and their attention starts as plain averaging. The architecture of the network does not
+overfit. Therefore their linear maps start as the regularised CCA (Hardoon et al., Canonical
+Correlation Analysis, Neural Computation 2004) between a picture's mean region and its captions'
+mean word vector, and their attention starts as plain averaging. The network architecture does not
 change, and training continues from this start.
 """
 
@@ -21,16 +22,16 @@ from ..networks.base import Network
 from ..networks.tern import Tern
 from ..networks.vsrn import Vsrn
 
-# These ridges are in units of the mean variance.
+# Ridges in units of the mean variance.
 IMAGE_RIDGE = 2.0
 TEXT_RIDGE = 0.2
-# The factor of random weights that would disturb the start.
+# Factor for random weights that would otherwise disturb the start.
 QUIET = 0.3
 
 
 @dataclass(frozen=True)
 class Projection:
-    """A projection x -> (x - mean) @ matrix; ``mean`` (d,), ``matrix`` (d, r)."""
+    """Projection x -> (x - mean) @ matrix, with ``mean`` (d,) and ``matrix`` (d, r)."""
 
     mean: Tensor
     matrix: Tensor
@@ -41,11 +42,11 @@ def cca(
     Y: Tensor,
     rank: int,
 ) -> tuple[Projection, Projection]:
-    """Return projections to the ``rank`` most correlated directions of X (n, d) and Y (n, e), whose
-    rows are pairs.
+    """Return projections to the ``rank`` most correlated directions of X (n, d) and Y (n, e), which
+    have paired rows.
 
-    Directions are weighted by their correlation, and scaled so that projections have unit variance
-    on the whole.
+    Directions are weighted by their correlation and scaled so that projections have unit total
+    variance.
     """
     X = X.double()
     Y = Y.double()
@@ -66,12 +67,12 @@ def cca(
 
 @torch.no_grad()
 def latent_semantics(embedding: nn.Embedding, bags: sparse.csr_array) -> None:
-    """Set word vectors so that a caption's mean is its latent semantic analysis: the leading
+    """Set word vectors so that a caption's mean is its latent semantic analysis, the leading
     singular directions of tf-idf. Pretrained vectors are kept if the columns after them are zero;
     then only these columns are filled.
 
-    ``bags`` (n, V) has the relative frequency of each word in each caption. Words in all captions
-    become zero.
+    ``bags`` (n, V) contains the relative frequency of each word in each caption. Words that occur
+    in all captions become zero.
     """
     weight = embedding.weight.cpu().numpy().copy()
     columns = np.arange(weight.shape[1])
@@ -96,7 +97,7 @@ def latent_semantics(embedding: nn.Embedding, bags: sparse.csr_array) -> None:
 @torch.no_grad()
 def scale(network: Network, regions: Tensor) -> None:
     """Set ``network`` to centre and scale features by the statistics of ``regions`` (n,
-    region_dim), raised to its power. Nearly constant features are not amplified by the scaling."""
+    region_dim), raised to its power. Nearly constant features are not amplified."""
     deviation, mean = torch.std_mean(regions, dim=0, correction=0)
     network.region_mean.copy_(mean)
     network.region_deviation.copy_(deviation + 0.01 * deviation.mean())
@@ -109,11 +110,11 @@ def warm_start(
     words: Tensor,
     averaging: float,
 ) -> None:
-    """Set ``network`` so that its output is close to CCA of the paired rows.
+    """Set ``network`` so that its output approximates the CCA of the paired rows.
 
-    ``regions`` (n, region_dim) are mean regions, after the power of the configuration; ``words``
-    (n, h) mean outputs of the text tower. ``averaging`` is the weight of the average of a set
-    against the value of each row in the attention of TERN and TERAN; at 0, rows stay separate.
+    ``regions`` (n, region_dim) contains mean regions, raised to the configured power; ``words`` (n,
+    h) contains mean outputs of the text tower. ``averaging`` is the weight of a set's average
+    relative to each row's value in the attention of TERN and TERAN; at 0, rows stay separate.
     """
     if isinstance(network, Vsrn):
         _start_vsrn(network, regions, words)
@@ -127,13 +128,12 @@ def _start_tern(
     words: Tensor,
     averaging: float,
 ) -> None:
-    """Start a TERN or TERAN. The box and its area are unused at first."""
+    """Initialise a TERN or TERAN. Boxes and their areas have no effect at first."""
     config = network.config
     half = config.visual_width // 2
     rank = min(half, config.joint_width, regions.shape[1], words.shape[1])
     images, texts = cca(regions, words, rank)
-    # The layers Linear, ReLU, Linear pass the positive and the negative part of the projection, and
-    # recombine them.
+    # Linear, ReLU, Linear pass the projection's positive and negative parts separately.
     fusion: Any = network.img_enc.pos_encoding_image.map
     first, _, last = fusion
     width = len(images.mean)
@@ -162,16 +162,15 @@ def _start_tern(
         for layer in stack.layers:
             _damp(layer)
             attention = layer.self_attn
-            # Values pass unchanged, ``averaging`` times as strong as the row: with uniform
-            # attention rows become the mean.
+            # Values count ``averaging`` times, so uniform attention turns rows into the mean.
             width = attention.embed_dim
             attention.in_proj_weight[2 * width :] = torch.eye(width)
             attention.out_proj.weight.copy_(averaging * torch.eye(width))
 
 
 def _start_vsrn(network: Vsrn, regions: Tensor, words: Tensor) -> None:
-    """Start a VSRN or VSRN++: reasoning as the identity, also for locations and words; the GRUs as
-    moving averages."""
+    """Initialise a VSRN or VSRN++, with all reasoning as the identity and the GRUs as moving
+    averages."""
     width = network.config.width
     rank = min(width, regions.shape[1], words.shape[1])
     images, texts = cca(regions, words, rank)
@@ -180,21 +179,21 @@ def _start_vsrn(network: Vsrn, regions: Tensor, words: Tensor) -> None:
         network.img_enc.fc.bias,
         images,
     )
-    # A tanh is nearly linear for inputs of this size.
+    # Tanh is nearly linear for inputs of this size.
     linear = 0.4
     if network.img_enc.img_rnn is not None:
         # The inputs are unit vectors. States decay over twice the usual number of regions.
         identity = Projection(torch.zeros(width), torch.eye(width)[:, :rank])
         _accumulate(network.img_enc.img_rnn, identity, 100, linear * rank**0.5)
     if network.txt_rnn is not None:
-        # Means have unit variance, words more. States decay over twice the usual number of words.
+        # States decay over twice the usual number of words.
         _accumulate(network.txt_rnn, texts, 30, linear / 30**0.5)
     else:
         _project(network.txt_fc.weight, network.txt_fc.bias, texts)
 
 
 def _whitening(X: Tensor, ridge: float) -> Tensor:
-    """Return the inverse square root of the covariance of the centred X, plus ``ridge`` times its
+    """Return the inverse square root of the covariance of the centred X plus ``ridge`` times its
     mean variance."""
     C = X.T @ X / len(X)
     eye = torch.eye(len(C), dtype=C.dtype)
@@ -204,8 +203,8 @@ def _whitening(X: Tensor, ridge: float) -> Tensor:
 
 
 def _project(weight: Tensor, bias: Tensor, projection: Projection) -> None:
-    """Set the weight (out, in) and bias (out,) of a linear map to the projection, with weak noise
-    in the rest."""
+    """Set a linear map's weight (out, in) and bias (out,) to the projection, with weak noise in the
+    remaining rows."""
     rank = projection.matrix.shape[1]
     weight.mul_(QUIET)
     bias.zero_()
@@ -219,8 +218,8 @@ def _accumulate(
     length: float,
     scale: float,
 ) -> None:
-    """Set a GRU so that its state is an average of its inputs, decaying over ``length`` steps,
-    times ``scale``."""
+    """Set a GRU so that its state is ``scale`` times an average of its inputs that decays over
+    ``length`` steps."""
     width = rnn.hidden_size
     update = slice(width, 2 * width)
     new = slice(2 * width, 3 * width)
@@ -234,7 +233,7 @@ def _accumulate(
 
 
 def _damp(layer: Any) -> None:
-    """Make the attention nearly uniform, and the feed-forward part nearly zero."""
+    """Make attention nearly uniform, and the feed-forward part nearly zero."""
     width = layer.self_attn.embed_dim
     layer.self_attn.in_proj_weight[: 2 * width] *= QUIET
     layer.linear2.weight.mul_(QUIET)

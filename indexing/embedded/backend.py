@@ -39,13 +39,13 @@ class EmbeddedBackend:
 
     def learn_once(self, *given: Any) -> NoReturn:
         raise BackendError(
-            f"one process loads an index of file:{self.folder}",
+            f"only one process can load an index of file:{self.folder}",
             "leave out <--shard>, or load into a server",
         )
 
     def attach(self, name: str) -> NoReturn:
         raise BackendError(
-            f"file:{self.folder} holds indexes of boc only",
+            f"file:{self.folder} contains only indexes made by boc",
             "attach to a server's with <--at elastic+URL>",
         )
 
@@ -96,7 +96,7 @@ class EmbeddedBackend:
     def _check(self, name: str) -> None:
         if not self.exists(name):
             known = self.names()
-            there = f"it holds: {', '.join(known)}" if known else "it holds none"
+            there = f"it has: {', '.join(known)}" if known else "it has none"
             raise BackendError(
                 f"no index {name!r} in file:{self.folder} ({there})",
                 f"make it with <boc index {name} SOURCE>",

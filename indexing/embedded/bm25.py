@@ -16,7 +16,7 @@ from boc.vectors import Array, Doubles, Ints
 
 from .text_store import Occurrences, TextStore
 
-# These are the defaults of Elasticsearch and OpenSearch.
+# Defaults of Elasticsearch and OpenSearch.
 K1 = 1.2
 B = 0.75
 
@@ -73,8 +73,8 @@ class WordRanking:
         segments: Sequence[TextStore | None],
         live: Sequence[Array | None],
     ) -> None:
-        """``live`` (n,) of a segment is 0 for deleted rows; None means that no row is deleted. A
-        segment without words is None."""
+        """Set up a ranking. In each segment, ``live`` (n,) is 0 for deleted rows, or None if no row
+        is deleted. A segment without words is None."""
         self._segments = segments
         self._live = [None if alive is None else alive != 0 for alive in live]
         pairs = zip(segments, self._live, strict=True)

@@ -47,7 +47,7 @@ CHECKED = ".checked"
 
 @dataclass(frozen=True)
 class SegmentEntry:
-    """A segment in a commit: the name of its folder, and the name of its tombstone file, if any."""
+    """Segment in a commit: the name of its folder, and the name of its tombstone file, if any."""
 
     name: _File
     rows: Count
@@ -56,7 +56,7 @@ class SegmentEntry:
 
 @dataclass(frozen=True)
 class Commit:
-    """The contents of an index. The paths in ``files`` are relative to the folder of the index."""
+    """Contents of an index. Paths in ``files`` are relative to the index folder."""
 
     manifest: Manifest
     codec: str
@@ -90,7 +90,7 @@ def read(path: Path) -> Commit:
         entries = typed(read_json(path), _Entries)
         manifest = Manifest.from_dict(entries.manifest, where=str(path))
         if not manifest.items:
-            raise ValueError("no counts of items")
+            raise ValueError("item counts are missing")
     return Commit(
         manifest,
         entries.codec,
@@ -110,7 +110,10 @@ def read_current(home: Path) -> tuple[str, Commit]:
     name = current(home)
     path = home / name
     if not _COMMIT.fullmatch(name):
-        raise ManifestError(f"{home / 'CURRENT'}: damaged ({name[:40]!r} names no commit)", DAMAGED)
+        raise ManifestError(
+            f"{home / 'CURRENT'}: damaged ({name[:40]!r} is not the name of a commit)",
+            DAMAGED,
+        )
     try:
         digest = sha256(path)
     except OSError as error:

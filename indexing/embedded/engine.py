@@ -1,8 +1,8 @@
 """Search an index of the embedded engine, memory-mapped from its folder.
 
-``DIR/NAME`` holds an index; see ``commits.py``. Its rows are in immutable segments. Edits write new
-segments and tombstones, and one rename publishes them. If a process dies, the last commit stays
-intact; a reader keeps the commit that it opened.
+An index is stored in ``DIR/NAME``; see ``commits.py``. Its rows are in immutable segments. Edits
+write new segments and tombstones, and one rename publishes them. If a process dies, the last commit
+stays intact; a reader keeps the commit that it opened.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ from .npy_files import DAMAGED
 from .ranking import Ranking, best_of
 from .segment import Segment, side_by_side
 
-# Smallest number of items for which compact codes order candidates; the vectors of fewer items fit
-# in the cache.
+# smallest number of items with compact codes; fewer vectors fit into the cache
 LEAST = 20_000
 
 P = ParamSpec("P")
@@ -64,8 +63,8 @@ PARTS = {
 
 
 def _refusing(method: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a method of an index to check the files if arrays do not fit each other, before
-    reporting a file as damaged. Forged files can have correct digests."""
+    """Decorate an index method so that mismatched arrays trigger a check of the files before a file
+    is reported as damaged. Forged files can have correct digests."""
 
     @wraps(method)
     def call(*given: P.args, **options: P.kwargs) -> T:
@@ -101,8 +100,7 @@ class EmbeddedEngine:
             self.costs = self.costs._replace(begin=MOST)
         parts = opened.parts
         dim = self.manifest.identity.dim
-        # The filter masks may take 32 MiB in the cache, which always holds at least 16 sets of
-        # filters.
+        # Cached filter masks take at most 32 MiB, or 16 sets of filters.
         cached = max(16, (1 << 25) // (1 + sum(len(part.segment) for part in parts)))
         # A function that refers to self would keep the files open for a long time.
         self._ranking = lru_cache(cached)(
@@ -134,8 +132,8 @@ class EmbeddedEngine:
         return self.damaged_files()
 
     def arrays(self) -> dict[str, Array]:
-        """The codec's arrays, whose digests were compared with the commit when the index was
-        opened."""
+        """Return the codec's arrays, whose digests were checked against the commit when the index
+        was opened."""
         return self._arrays
 
     @_refusing
@@ -194,9 +192,9 @@ class EmbeddedEngine:
     def request(self, *query: Any, **options: Any) -> NoReturn:
         name = self._home.name
         raise BackendError(
-            f"{name} is in a folder, which answers no HTTP requests",
-            f"<boc serve {name}> does, under /api, and so does a server that holds it: <boc copy "
-            f"{name} --to elastic+URL>",
+            f"{name} is in a folder and has no HTTP interface",
+            f"use <boc serve {name}> and its requests under /api, or copy it to a server: <boc "
+            f"copy {name} --to elastic+URL>",
         )
 
     def match(

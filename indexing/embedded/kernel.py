@@ -23,7 +23,7 @@ try:
 except ImportError:  # the package was installed without a C compiler
     _search = None  # type: ignore[assignment]
 
-BLOCK = 65536  # rows of a block of posting lists
+BLOCK = 65536  # number of rows per block of posting lists
 CODES = 64  # number of cached query codes, one for each modality of queries and each budget
 
 Arrays: TypeAlias = tuple[Array | None, ...]
@@ -32,9 +32,9 @@ offsets of ids; vectors or None."""
 
 
 class TopRows(NamedTuple):
-    """The best rows of n queries, best first; equal scores are ordered by id. The buffers have
-    ``width`` places per query, of which query i fills ``counts[i]`` (int64). They contain numbers
-    of parts (int32), rows (int64) and scores (float64)."""
+    """Best rows of n queries, best first, with equal scores ordered by id. The buffers have
+    ``width`` places per query, of which query i fills ``counts[i]`` (int64). They contain part
+    numbers (int32), rows (int64) and scores (float64)."""
 
     width: int
     parts: Any
@@ -71,10 +71,10 @@ class TopRows(NamedTuple):
 
 
 class Kernel:
-    """Answer queries over some parts, each given by its arrays and its number of rows.
+    """Search several parts, each given by its arrays and its number of rows.
 
     ``dim`` is the dimension of the vectors, or 0 without vectors. Raises ValueError for arrays that
-    do not fit each other.
+    do not match each other.
     """
 
     def __init__(

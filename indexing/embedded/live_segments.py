@@ -28,7 +28,7 @@ rows."""
 
 @dataclass(eq=False)
 class LiveSegment:
-    """A segment and a mask of its ``live`` rows: uint8 (n,), or None if all rows are live.
+    """Segment with a mask of its ``live`` rows, uint8 (n,), or None if all rows are live.
 
     ``name`` is the name of the segment's folder.
     """
@@ -63,7 +63,7 @@ class LiveSegment:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A snapshot of an index, whose parts stay valid whatever happens to the files."""
+    """Snapshot of an index, whose parts stay valid even if files are removed."""
 
     manifest: Manifest
     arrays: dict[str, Array]
@@ -89,7 +89,7 @@ def open_current(home: Path, *, scattered: bool = False) -> Snapshot:
         )
     except (ValueError, IndexError) as error:
         raise ManifestError(
-            f"{home}: damaged, its files do not fit each other ({error})",
+            f"{home}: damaged, its files do not match each other ({error})",
             DAMAGED,
         ) from error
 
@@ -134,7 +134,7 @@ def masks_of(
         if modality is not None and segment.counts()[modality] < len(segment):
             marks.append((segment.modality == MODALITIES.index(modality)).view(np.uint8))
         for condition in filters:
-            # If no item of a segment has metadata, only != is true.
+            # If no item in a segment has metadata, only != is true.
             passed = np.full(len(segment), condition.op == "!=")
             if segment.words is not None:
                 passed = segment.words.passing(condition)

@@ -87,8 +87,8 @@ class Merger:
 
 
 def _ripe(parts: Sequence[LiveSegment], few: int) -> list[LiveSegment]:
-    """Return the parts to merge: all parts of fewer than ``few`` rows if there are at least two, or
-    else ``MERGE`` parts of the smallest full size class, or an empty list."""
+    """Return the parts to merge: all parts of fewer than ``few`` rows if at least two exist,
+    otherwise ``MERGE`` parts of the smallest full size class, or an empty list."""
     sizes = defaultdict(list)
     for part in parts:
         if len(part):  # skips parts without live rows

@@ -75,7 +75,7 @@ class Output:
 
 
 class HashingFile:
-    """A file that computes the digest of its bytes while they are written."""
+    """File that computes the digest of its bytes while they are written."""
 
     def __init__(self, handle: BinaryIO) -> None:
         self._handle = handle
@@ -92,7 +92,7 @@ class HashingFile:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Raise ManifestError if a file of an index is unreadable or differs from what was written."""
+    """Raise ManifestError if an index file is unreadable or differs from the written file."""
     try:
         yield
     except (OSError, ValueError, TypeError) as error:
@@ -111,7 +111,7 @@ def load_array(path: Path, *, scattered: bool = False) -> Array:
         mapped = _map(path)
         header = _HEADER.match(mapped)
         if header is None:
-            raise ValueError("its header is none of an array")
+            raise ValueError("its header does not describe an array")
         shape = tuple(int(length) for length in header[2].split(b",") if length.strip())
         array = np.frombuffer(
             mapped,
@@ -158,7 +158,7 @@ def load_strings(folder: Path, name: str) -> Strings:
     with reading(path):
         mapped = _map(path)
     if offsets.ndim != 1 or offsets.dtype != np.int64:
-        raise ManifestError(f"{folder / name}.npy: damaged (no list of offsets)", DAMAGED)
+        raise ManifestError(f"{folder / name}.npy: damaged (invalid offsets)", DAMAGED)
     return Strings(np.frombuffer(mapped, np.uint8), offsets)
 
 

@@ -31,7 +31,7 @@ FREQUENCIES = (np.uint8, np.uint16, np.int32)
 
 @dataclass(frozen=True, eq=False)
 class Postings:
-    """The term frequencies of n rows over V terms, grouped by term.
+    """Term frequencies of n rows over V terms, grouped by term.
 
     ``starts`` is uint32 (V * B + 1,): the list of term j in block b is ``[starts[j * B + b],
     starts[j * B + b + 1])``. ``rows`` is uint16 (P,), row - 65,536 b, ascending within a list.
@@ -60,7 +60,7 @@ class Postings:
         ):
             shapes = ", ".join(f"{a.dtype} {a.shape}" for a in arrays)
             raise ValueError(
-                f"postings of {self.n} rows and {self.n_terms} terms do not fit each other: "
+                f"postings of {self.n} rows and {self.n_terms} terms do not match each other: "
                 f"{shapes}",
             )
 
@@ -75,8 +75,8 @@ class Postings:
         n, n_terms = terms.shape
         if terms.nnz >= 1 << 32:
             raise BackendError(
-                f"{terms.nnz} postings do not go into one segment; index at most {2**32 - 1} at "
-                "a time",
+                f"{terms.nnz} postings do not fit into one segment; index at most {2**32 - 1} at a "
+                "time",
             )
         largest = int(terms.data.max(initial=1))
         dtype = next(t for t in FREQUENCIES if largest <= np.iinfo(t).max)
@@ -102,8 +102,8 @@ class Postings:
 
     @cached_property
     def arrays(self) -> tuple[Array, ...]:
-        """The arrays that the kernel takes; the last array has the largest frequency of each term,
-        or 0 if the kernel has not computed it yet."""
+        """Return the arrays for the kernel. The last array contains the largest frequency of each
+        term, or 0 if the kernel has not computed it yet."""
         return self.starts, self.rows, self.frequencies, np.zeros(self.n_terms, np.uint32)
 
     def scores(self, terms: Array, weights: Array) -> Doubles:
@@ -145,8 +145,7 @@ class Postings:
             rows = np.concatenate([self.rows[:0], *(self.rows[begin:end] for begin, end in spans)])
             listed = self._absolute(rows, ends - begins, np.array([b], np.int32))
             at = np.flatnonzero(np.isin(listed, wanted))
-            # These are ends of the lists in this array; in the file, lists of other blocks lie
-            # between them.
+            # ends of the lists in this array; in the file, lists of other blocks lie between them
             lasts = np.cumsum(ends - begins)
             terms = np.searchsorted(lasts, at, side="right")
             frequencies = self._frequencies(at + (ends - lasts)[terms], len(at))

@@ -27,8 +27,7 @@ from .segment import Segment
 
 
 class RankedRows(NamedTuple):
-    """The best rows of one query, best first: numbers of parts, rows within these parts, and
-    scores."""
+    """Best rows of one query, best first: part numbers, rows within these parts, and scores."""
 
     parts: NDArray[np.int32]
     rows: Ints
@@ -54,7 +53,7 @@ class Ranking:
 
     @cached_property
     def statistics(self) -> Statistics:
-        """The statistics from which a plan is made."""
+        """Return the statistics from which a plan is made."""
         segments = [part.segment for part in self.parts]
         postings = sum(len(each.postings.rows) for each in segments)
         n_terms = max((each.postings.n_terms for each in segments), default=1)
@@ -73,7 +72,7 @@ class Ranking:
         stages: Stages | None,
         near: TopRows | None = None,
     ) -> TopRows:
-        """Return the best rows of all queries; an alignment chooses among the rows ``near``."""
+        """Return the best rows for all queries. An alignment chooses among the rows ``near``."""
         rescore = request.rescore
         best = None
         if rescore is None or rescore.metric == "dot":
@@ -130,8 +129,8 @@ class Ranking:
         return TopRows(width, parts, rows, scores, counts)
 
     def _candidates(self, request: SearchRequest, near: TopRows | None) -> Iterator[RankedRows]:
-        """Yield the rows ``near`` each query if given, else the best ``request.k`` rows by posting
-        lists."""
+        """Yield the rows ``near`` each query if given, otherwise the best ``request.k`` rows by
+        posting lists."""
         if near is None:
             plan = Plan("terms", request.k, request.k)
             best = self._kernel.best(request.queries, request.k, plan)
@@ -155,7 +154,6 @@ class Ranking:
             rows = np.flatnonzero(sums)
             scored.append((rows, sums[rows]))
         return scored
-
 
     def _rescore(
         self,

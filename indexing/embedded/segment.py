@@ -57,14 +57,14 @@ from .text_store import TextStore
 
 BLOCK = 4096  # number of rows copied at a time
 POSTINGS = 1 << 22  # number of postings merged at a time
-TERM = 32  # number of low bits of a key, which hold the row
+TERM = 32  # number of low bits of a key, which contain the row
 MOST_POSTINGS = 1 << 32  # largest number of postings per segment, since offsets are uint32
 TEXTS = ("ids", "content", "group", "fields")
 
 
 @dataclass(frozen=True)
 class Segment:
-    """The arrays of some items, in memory or memory-mapped; rows are sorted by id."""
+    """Arrays of some items, in memory or memory-mapped, with rows sorted by id."""
 
     postings: Postings
     vectors: Array
@@ -132,7 +132,8 @@ def _objects(texts: Sequence[str]) -> list[dict[str, Any]]:
     objects: list[Any] = orjson.loads(f"[{','.join(texts)}]")
     if len(objects) != len(texts) or not all(isinstance(each, dict) for each in objects):
         raise ValueError(
-            f"metadata of {len(texts)} items are {len(objects)} values, which must be JSON objects",
+            f"metadata of {len(texts)} items has {len(objects)} values, but each must be a JSON "
+            "object",
         )
     return objects
 
@@ -211,7 +212,7 @@ def load(folder: Path, manifest: Manifest, *, scattered: bool = False) -> Segmen
         or modality.ndim != 1
         or modality.max(initial=0) >= len(MODALITIES)
     ):
-        raise ManifestError(f"{folder / 'modality.npy'}: damaged (no list of modalities)", DAMAGED)
+        raise ManifestError(f"{folder / 'modality.npy'}: damaged (invalid modalities)", DAMAGED)
     n = len(modality)
     try:
         postings = Postings(
@@ -229,7 +230,7 @@ def load(folder: Path, manifest: Manifest, *, scattered: bool = False) -> Segmen
         concepts = StoredConcepts(map_array("concepts"), map_array("concept_offsets"), scales)
         if concepts.offsets.dtype != np.int64 or concepts.offsets.ndim != 1:
             raise ManifestError(
-                f"{folder / 'concept_offsets.npy'}: damaged (no list of offsets)",
+                f"{folder / 'concept_offsets.npy'}: damaged (invalid offsets)",
                 DAMAGED,
             )
     names = TEXTS if manifest.fields else TEXTS[:-1]
@@ -454,8 +455,8 @@ class _SegmentOutput(Output):
         lengths = np.zeros(len(counts) * blocks, np.int64)
         if total >= MOST_POSTINGS:
             raise BackendError(
-                f"{total} postings are too many for a segment, which holds {MOST_POSTINGS}; keep "
-                "fewer",
+                f"{total} postings are too many for a segment, which can store {MOST_POSTINGS}; "
+                "keep fewer",
             )
         with self.file("rows.npy") as rows, self.file("frequencies.npy") as frequencies:
             write_header(rows, np.dtype(np.uint16), (total,))
@@ -464,8 +465,7 @@ class _SegmentOutput(Output):
                 lists = np.arange(first, last)[:, None] << TERM | np.arange(blocks) * ROWS
                 begins = np.searchsorted(keys, lists.ravel())
                 lengths[first * blocks : last * blocks] = np.diff(begins, append=len(keys))
-                # The row within its block is found with a bit mask, since a block has a power of
-                # two rows.
+                # A bit mask finds the row within its block of 2**n rows.
                 rows.write((keys & (ROWS - 1)).astype(np.uint16).data)
                 if dtype:
                     frequencies.write(weights.astype(dtype).data)
@@ -502,7 +502,7 @@ class _SegmentOutput(Output):
 
 
 def _concepts(part: Segment) -> StoredConcepts:
-    # Either all segments of an index have concept sets, or no segment has any.
+    # Either all segments of an index have concept sets, or none has.
     assert part.concepts is not None
     return part.concepts
 

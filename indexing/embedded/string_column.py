@@ -17,8 +17,8 @@ except ImportError:  # the package was installed without a C compiler
 
 
 class Strings:
-    """A column of strings: string i is ``data[offsets[i]:offsets[i + 1]]``. Sorted strings can also
-    be looked up by value.
+    """Column of strings, in which string i is ``data[offsets[i]:offsets[i + 1]]``. Sorted strings
+    can also be looked up by value.
 
     ``data`` is uint8, ``offsets`` int64 (n + 1,); both may be memory-mapped.
     """

@@ -41,8 +41,8 @@ file."""
 
 
 class Lists(NamedTuple):
-    """The concatenated lists of some keys (words or values of a field), in ascending order: the
-    number of rows of each key, these rows, and the key's frequency in each row."""
+    """Concatenated lists of several keys (words, or values of a field) in ascending order: the
+    number of rows per key, these rows, and the key's frequency in each row."""
 
     keys: Sequence[Any]
     counts: Ints
@@ -147,7 +147,7 @@ class TextStore:
         documents = np.array([n for _, n, _, _ in entries], np.int64)
         if documents.min(initial=1) < 1 or documents.max(initial=1) > self.n:
             raise self._damage_error(
-                f"a word that no row has, or more than the {self.n} that there are",
+                f"a word is in no row, or in more than all {self.n}",
             )
         gaps = [_unpack(data, len(data) // n) for _, n, data, _ in entries]
         once = np.ones(self.n, np.uint8)
@@ -191,7 +191,7 @@ class TextStore:
     @cached_property
     @_telling_damage
     def lengths(self) -> Array:
-        """The number of words of each row (n,), as unsigned integers."""
+        """Return the number of words in each row (n,), as unsigned integers."""
         data: bytes = self._read("SELECT words FROM lengths")[0][0]
         return _unpack(data, len(data) // self.n)
 
@@ -223,7 +223,7 @@ class TextStore:
 
     def _check_rows(self, rows: Array) -> Array:
         if rows.max(initial=0) >= self.n:
-            raise self._damage_error(f"a row beyond the {self.n} that there are")
+            raise self._damage_error(f"a row is beyond the last of {self.n}")
         return rows
 
     def _read_error(self, error: sqlite3.Error) -> ManifestError:

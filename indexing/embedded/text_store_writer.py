@@ -30,7 +30,7 @@ _ValueRows: TypeAlias = "defaultdict[Any, array[int]]"
 
 ITEMS = 1024  # number of items tokenized at a time
 OCCURRENCES = 1 << 20  # number of word occurrences sorted at a time
-ROW = 32  # number of low bits of a key, which hold a row; the high bits hold a word or value
+ROW = 32  # number of low bits of a key, which contain a row; the high bits contain a word or value
 LOW = (1 << ROW) - 1
 
 _SETTINGS = (
@@ -49,8 +49,7 @@ _TABLES = (
 
 
 class ItemWords:
-    """The text and metadata index of some items in memory, with the same interface as
-    ``TextStore``.
+    """Text and metadata index of some items in memory, with the same interface as ``TextStore``.
 
     Full text comprises sentences and text fields; ``types`` gives the types of all fields. Each
     item is read once.

@@ -29,7 +29,7 @@ from .merge import Merger
 from .npy_files import Files
 from .segment import Segment, gather_segment, side_by_side
 
-# Size of a full buffer in bytes; a flush takes twice as much memory while the next buffer fills.
+# Size of a full buffer in bytes. A flush takes twice as much memory while the next buffer fills.
 WAITING = 48 << 20
 
 
@@ -61,7 +61,7 @@ class _Buffer:
     def segment(self) -> Segment:
         terms = sparse.vstack(self._terms, format="csr")
         concepts = side_by_side(self._concepts) if self._concepts else None
-        self._terms.clear()  # freed now, or everything would be in memory three times
+        self._terms.clear()  # freed here; otherwise memory would contain all rows three times
         self._concepts.clear()
         return gather_segment(
             self._items,
@@ -207,7 +207,7 @@ class EmbeddedWriter(_Writing):
         self._merger.compact()
         if not self._merger.parts:
             raise BackendError(
-                f"nothing was added to {self._home}; an index needs at least one item",
+                f"no items were added to {self._home}; an index needs at least one item",
             )
         self._publish()
         self._committed = True
@@ -300,7 +300,7 @@ class EmbeddedEditor(_Writing):
         if not self._merger.parts:
             name = self._home.name
             raise BackendError(
-                f"nothing would be left in {name}",
+                f"no items would be left in {name}",
                 f"to remove all of it: <boc delete {name} --all>",
             )
         self._manifest = replace(self._manifest, source=source)
@@ -332,5 +332,5 @@ def _sweep(home: Path) -> None:
         if (home / LOADING).is_file():
             kept.append(commits.read(home / LOADING))
     except ManifestError:
-        return  # the files that a damaged index needs are unknown
+        return  # the files of a damaged index are unknown
     commits.sweep(home, kept, names)

@@ -18,7 +18,7 @@ FIELDS = ("sparse_vector", "rank_features", "counted_text", "text")
 
 @dataclass(frozen=True)
 class Address:
-    """A parsed address such as ``elastic+https://user@one:9200,two:9200/prefix?shards=2``.
+    """Parsed address such as ``elastic+https://user@one:9200,two:9200/prefix?shards=2``.
 
     Secrets come from the environment: BOC_PASSWORD if the address names a user, otherwise
     BOC_API_KEY; BOC_HEADERS contains lines ``Name: value`` for gateways. Connection options have
@@ -50,13 +50,13 @@ class Address:
 
     @property
     def label(self) -> str:
-        """The hosts, without secrets, for messages."""
+        """Return the hosts, without secrets, for messages."""
         return ",".join(self.hosts)
 
     @property
     def waits(self) -> tuple[float, ...]:
-        """The seconds that a search waits for each host in the first round, in the second, and in
-        the last."""
+        """Return the seconds that a search waits for each host in the first, second and last
+        round."""
         whole = self.request_timeout
         if len(self.hosts) == 1:
             return (whole,)
@@ -65,7 +65,7 @@ class Address:
 
     @property
     def layout(self) -> tuple[str | int | None, ...]:
-        """The options that cannot change once an index exists."""
+        """Return the options that cannot change once an index exists."""
         return self.field, self.vectors, self.shards
 
 
@@ -85,15 +85,16 @@ def parse(url: str, environment: Mapping[str, str] = os.environ) -> Address:
     if re.search("@|#|//", behind):
         raise BackendError(
             "an @, # or // behind the hosts of an address is written %40, %23 or %2F%2F; a "
-            "password does not stand "
-            f"there, but in the environment variable BOC_PASSWORD: {example}",
+            "password belongs "
+            f"into the environment variable BOC_PASSWORD instead: {example}",
         )
     names, at, hosts = netloc.rpartition("@")
     user, colon, _ = names.partition(":")
     if colon:
         raise BackendError(
-            f"the address of {hosts} holds a password, which others could read; leave it out and "
-            f"put it into the environment variable BOC_PASSWORD: {example}",
+            f"the address of {hosts} contains a password, which others could read; leave it out "
+            "and put it into the "
+            f"environment variable BOC_PASSWORD: {example}",
         )
     if not all(hosts.split(",")):
         raise BackendError(f"the address names no host; write it like {example}")
@@ -103,7 +104,7 @@ def parse(url: str, environment: Mapping[str, str] = os.environ) -> Address:
         full = dict.fromkeys(_host(protocol, host, prefix) for host in hosts.split(","))
     except ValueError as error:
         raise BackendError(
-            f"{hosts!r} is no list of HOST:PORT ({error}); write it like {example}",
+            f"{hosts!r} is not a list of HOST:PORT ({error}); write it like {example}",
         ) from None
     options = {}
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
@@ -137,7 +138,7 @@ def _headers(lines: str) -> tuple[tuple[str, str], ...]:
         name, _, value = map(str.strip, line.partition(":"))
         if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
             raise BackendError(
-                "BOC_HEADERS holds a line that is no header; write one a line, as Name: value",
+                "BOC_HEADERS contains a line that is not a header; write Name: value, one per line",
             )
         headers.append((name.lower(), value))
     return tuple(headers)

@@ -41,7 +41,7 @@ WITH_CODE = [{"exists": {"field": field}} for field in ("vector", "item")]
 
 @dataclass(frozen=True)
 class AliasState:
-    """The state of an index on a server, stored next to its manifest.
+    """State of an index on a server, stored next to its manifest.
 
     ``state`` is loading, complete, or editing (an edit was begun but not finished). ``field`` names
     the strategy, ``digits`` is the largest number of digits of its frequencies, ``vectors`` the
@@ -73,11 +73,11 @@ class AliasState:
 
 @dataclass(frozen=True)
 class Generation:
-    """One version of an index: ``physical`` is the index name on the server, ``name`` its alias.
+    """Version of an index: ``physical`` is the index name on the server, and ``name`` is its alias.
 
     ``live`` is true if the generation was completely loaded and has the alias. ``narrowed`` means
-    that it is read through the alias, because the alias shows only a part of it or because this
-    user may read nothing else. ``shadowed`` lists runtime fields that replace fields of boc;
+    that it is read through the alias, because the alias shows only a part of it, or because this
+    user may read only the alias. ``shadowed`` lists runtime fields that replace fields of boc;
     ``pipelines`` lists the pipelines that change written documents, and ``blocks`` the blocks that
     forbid writing. ``created`` is the cluster's time of creation, and a tie-breaker for equal
     times. ``coded`` names the indexes that have the code, if the name of another program also
@@ -124,8 +124,8 @@ class Generation:
 
     @property
     def target(self) -> str:
-        """The name through which items are read. It refers to the same index wherever the alias is
-        moved, unless the alias narrows it."""
+        """Return the name through which items are read. It refers to the same index even if the
+        alias is moved, unless the alias narrows it."""
         if self.state.attached or self.narrowed:
             return self.coded or self.name
         return self.physical
@@ -146,8 +146,8 @@ def attached_name(physical: str) -> str:
 
 
 def digest_of(manifest: Manifest, how: Sequence[Any]) -> str:
-    """Return 12 hex digits that differ for different contents, and for the same contents stored in
-    another way."""
+    """Return 12 hex digits that differ for different contents, and for the same contents in another
+    layout."""
     contents = {**manifest.entries(), "how": list(how)}
     for part in ("items", "postings", "created", "maker", *OPTIONAL):
         contents.pop(part, None)
@@ -206,15 +206,14 @@ def check_own(generation: Generation | None) -> None:
     # The index is an alias, a clone, or was restored or shrunk.
     if not generation.digest:
         raise BackendError(
-            f"{name} stands for the index {generation.physical}, which is read under this name, "
-            "not changed; change it "
-            "under its own name, or load under a name of its own and move the alias",
+            f"{name} is another name for the index {generation.physical} and allows only searches; "
+            "change the index under its own name, or load another index and move the alias",
         )
 
 
 def generation_behind(transport: Transport, name: str) -> Generation | None:
-    """Return the generation that ``name`` stands for. Raises BackendError for an index that boc
-    cannot read."""
+    """Return the generation behind ``name``. Raises BackendError for an index that boc cannot
+    read."""
     indices = indices_of(transport, name)
     if not indices:
         return None
@@ -232,8 +231,8 @@ def generation_behind(transport: Transport, name: str) -> Generation | None:
     if generation.shadowed:
         raise BackendError(
             f"{generation.physical} at {transport.label} computes "
-            f"{', '.join(generation.shadowed)} in place of what boc wrote; "
-            'take these runtime fields away (PUT /INDEX/_mapping {"runtime": {"NAME": null}}), or '
+            f"{', '.join(generation.shadowed)} in place of the values that boc wrote; "
+            'remove these runtime fields (PUT /INDEX/_mapping {"runtime": {"NAME": null}}), or '
             "load it again",
         )
     return generation
@@ -272,7 +271,7 @@ def attachment_behind(transport: Transport, indices: Json, name: str) -> Generat
         raise BackendError(
             f"the field {OBJECT!r} of {', '.join(others)} is not mapped as it was when the code "
             f"was attached to {', '.join(generation.state.targets)}: the index was made again, or "
-            "the name stands for another one",
+            "the name now belongs to another index",
             f"make it with the mapping of {OBJECT!r} before _reindex fills it, or repeat "
             "<boc attach> after <boc attach --detach>, or move the alias back",
         )
@@ -316,15 +315,15 @@ def _behind_alias(transport: Transport, indices: Json, name: str) -> Generation 
         return None
     if len(indices) > 1:
         raise BackendError(
-            f"{name!r} stands for {len(indices)} indexes; name one: "
+            f"{name!r} is a name of {len(indices)} indexes; name one: "
             f"{', '.join(sorted(indices)[:10])}",
         )
     ((physical, entry),) = entries.items()
     generation = replace(_generation(physical, entry, name), live=True)
     if not generation.state.is_whole:
         raise BackendError(
-            f"{name!r} at {transport.label} is not loaded in whole",
-            "repeat the <boc index> that loads it",
+            f"{name!r} at {transport.label} is not loaded completely",
+            "repeat the <boc index> command that loads it",
         )
     return None if generation.state.attached else generation
 
@@ -469,7 +468,7 @@ def _generation(
         state = convert(own["server"], AliasState)
     except (KeyError, ValidationError):
         raise ManifestError(
-            f"{physical}: its _meta is not of this version of boc; make the index again",
+            f"{physical}: its _meta was written by another version of boc; make the index again",
         ) from None
     for kind, name_of_field, table in (
         ("codes", state.field, STRATEGIES),
@@ -477,8 +476,8 @@ def _generation(
     ):
         if name_of_field not in table:
             raise ManifestError(
-                f"{physical}: {kind} stored as {name_of_field!r}, unknown to this boc; make the "
-                "index again, or use the version of boc that made it",
+                f"{physical}: {kind} stored as {name_of_field!r}, which this boc does not know; "
+                "make the index again, or use the version of boc that made it",
             )
     aliases = entry.get("aliases", {})
     computed = () if state.attached else entry["mappings"].get("runtime", ())

@@ -92,8 +92,8 @@ def lost_codes(transport: Transport, generation: Generation, items: int) -> int:
 
 
 class ServerAttachment:
-    """A code that is, or will be, in the documents of the index ``name``. Raises BackendError if
-    this is not such an index.
+    """Code that is, or will be, in the documents of the index ``name``. Raises BackendError if
+    documents of this index cannot have a code.
 
     ``index`` is the existing attachment, perhaps unfinished, whose code continues. Without an
     attachment, ``begin`` starts one. Then ``put`` adds items to documents, ``finish`` publishes,
@@ -104,8 +104,8 @@ class ServerAttachment:
         indices = theirs_of(indices_of(transport, name))
         if any("data_stream" in entry for entry in indices.values()):
             raise BackendError(
-                f"{name} is a data stream, whose documents stay as they are; attach to a _reindex "
-                "of it",
+                f"{name} is a data stream, whose documents cannot change; attach to a _reindex of "
+                "it",
             )
         self._transport = transport
         self._address = address
@@ -115,7 +115,7 @@ class ServerAttachment:
         self._mapping: Json = entry.get("mappings", {})
         if "boc" in self._mapping.get("_meta", {}):
             raise BackendError(
-                f"{name} is an index of boc",
+                f"{name} is an index made by boc",
                 f"add to it with <boc add {name} FEATURES>",
             )
         self._generation = next((g for g in self._attachments()[::-1] if g.state.blocks), None)
@@ -137,7 +137,7 @@ class ServerAttachment:
             coded = self._generation.state.targets if self._generation is not None else ()
             told = f"; {', '.join(coded)} has the code" if coded else ""
             raise BackendError(
-                f"{self.name!r} stands for {len(self._indices)} indexes{told}",
+                f"{self.name!r} is a name of {len(self._indices)} indexes{told}",
                 f"name one: {', '.join(sorted(self._indices)[:10])}",
             )
 
@@ -153,7 +153,7 @@ class ServerAttachment:
     def change(self, manifest: Manifest) -> Json:
         """Return the mapping change that ``begin`` will make, which is empty if the mapping is
         already right. Raises BackendError if the server cannot add codes to the index, or if a
-        field is in the way."""
+        field prevents it."""
         self._check_single()
         for limit in ("max_result_window", "max_rescore_window"):
             if self._settings(limit, WINDOW) < WINDOW:
@@ -166,7 +166,7 @@ class ServerAttachment:
         self._transport.search(f"/{self.name}/_search", {"size": 0})
         generation = self._generation
         self._field = generation.state.field if generation else self._choose_field()
-        # After a refresh, documents written a moment ago are found, too.
+        # After a refresh, searches also find documents written a moment ago.
         refresh(self._transport, self._physical)
         present = self._mapping.get("properties", {}).get(OBJECT)
         if taken := theirs_of(indices_of(self._transport, attached_alias(self.name))):
@@ -183,9 +183,9 @@ class ServerAttachment:
         kinds = {each: entry.get("type") for each, entry in present.get("properties", {}).items()}
         if kinds != {each: entry["type"] for each, entry in mapping["properties"].items()}:
             raise BackendError(
-                f"{self.name} has a field {OBJECT!r} of another kind; what an earlier attachment "
-                "left in the mapping "
-                "stays until the index is made again (_reindex); attach to the new one",
+                f"{self.name} has a field {OBJECT!r} of another kind; fields of an earlier "
+                "attachment stay in the mapping until the index is made again (_reindex); "
+                "attach to the new index",
             )
         return {}
 
@@ -195,8 +195,8 @@ class ServerAttachment:
         source = self._mapping.get("_source", {})
         if any(source.get(key, default) not in (default, ["*"]) for key, default in ALL.items()):
             raise BackendError(
-                f"{self.name} keeps a part of its documents in _source, so that an update would "
-                "lose the rest; make it again with a whole _source",
+                f"{self.name} stores only a part of its documents in _source, so an update would "
+                "lose the rest; make it again with a complete _source",
             )
         # This test script writes nothing.
         script = {"source": "ctx.op = 'none'", "lang": "painless"}
@@ -210,7 +210,8 @@ class ServerAttachment:
                 return field
             lacking.append(f"{field} ({lack})")
         raise BackendError(
-            f"{self._transport.label} can add no codes to an index: {'; '.join(lacking)}",
+            f"{self._transport.label} cannot store codes in an existing index: "
+            f"{'; '.join(lacking)}",
         )
 
     def begin(self, manifest: Manifest, arrays: Mapping[str, NDArray[Any]], change: Json) -> None:
@@ -305,8 +306,8 @@ class ServerAttachment:
                 there = hit.get("_source", {}).get(OBJECT)
                 if there is not None and not is_ours(there):
                     raise BackendError(
-                        f"the document {hit['_id']!r} of {self.name} has a field {OBJECT!r} of its "
-                        "own, which the code would replace",
+                        f"the document {hit['_id']!r} of {self.name} already has a field "
+                        f"{OBJECT!r}, which the code would replace",
                         "take another name for that field, in a _reindex",
                     )
                 place = (hit["_id"], hit.get("_routing"), fields.get(ROW, [""])[0])
@@ -325,7 +326,7 @@ class ServerAttachment:
         kind = entry.get("type", "object" if properties else "no field")
         if THEIRS.get(kind) not in ("keyword", "integer") or entry.get("index") is False:
             raise BackendError(
-                f"{key} of {self.name} is {kind}, by which no document is found",
+                f"{key} of {self.name} is {kind}, so documents cannot be found by it",
                 "name a keyword or number field that is indexed: <--id-field>",
             )
         if int(entry.get("ignore_above", 1 << 15)) < 32:

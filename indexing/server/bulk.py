@@ -55,7 +55,7 @@ def await_shards(transport: Transport, index: str, patience: float) -> None:
         now = time.monotonic()
         if now - begun >= patience:
             raise UnfinishedError(
-                f"{trouble}; bring the node back, and repeat the command to go on",
+                f"{trouble}; restore the node, and repeat the command to continue",
             )
         if now - noted >= NOTICE:
             note(f"the load goes on when it can: {trouble}")
@@ -73,8 +73,8 @@ class Bulk:
     request or for one row in it) and rows without a response are sent again after ``pauses``, each
     twice as long as the one before, until ``patience`` seconds pass without an acknowledged row.
     Two operations on one id keep their order, since the second waits until all earlier operations
-    are acknowledged. After ``notice`` seconds without a response a BocWarning says why; ``clock``
-    returns the time in seconds.
+    are acknowledged. After ``notice`` seconds without a response, a BocWarning gives the reason;
+    ``clock`` returns the time in seconds.
 
     Raises RefusedError, which names the id, if a row is rejected permanently, and BackendError when
     ``patience`` has passed. All methods raise the same error from then on. Leaving the context
@@ -94,8 +94,7 @@ class Bulk:
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        # The server responds after five seconds about a row whose shard is away, so that the other
-        # rows are acknowledged and a note can name the shard.
+        # After five seconds the server reports missing shards and acknowledges other rows.
         self._params = {"filter_path": "items.*.status,items.*.error", "server_timeout": "5s"}
         if self.require_alias:
             self._params["require_alias"] = "true"
@@ -253,8 +252,8 @@ class Bulk:
         items = answer.get("items", ())
         if len(items) != len(ids):
             raise BackendError(
-                f"{self.transport.label}: {len(ids)} rows were sent and {len(items)} answered; is "
-                "this a server of the kind that the address says?",
+                f"{self.transport.label}: sent {len(ids)} rows but got {len(items)} results; is "
+                "this the kind of server that the address names?",
             )
         again = []
         deleted = 0
@@ -274,10 +273,10 @@ class Bulk:
             if kind == "index_not_found_exception" and self.require_alias:
                 name = self.target.rpartition("-boc-")[0] or self.target
                 raise BackendError(
-                    f"{self.transport.label}: another command has published, replaced or "
-                    f"removed {name} meanwhile",
-                    f"see what <boc info {name}> says, and repeat this command if that is not "
-                    "what it was to be",
+                    f"{self.transport.label}: another command has published, replaced or removed "
+                    f"{name} meanwhile",
+                    f"check <boc info {name}>, and repeat this command if the index is not as "
+                    "intended",
                 )
             status = result["status"]
             conflict = (operation, status) == ("update", 409)
@@ -296,9 +295,9 @@ class Bulk:
         contained only one row."""
         if len(ids) == 1:
             raise BackendError(
-                f"{self.transport.label}: item {ids[0]!r} takes {size} bytes, more than the "
-                "server takes in one "
-                f"request; raise its http.max_content_length, or that of what stands before it",
+                f"{self.transport.label}: item {ids[0]!r} takes {size} bytes, more than the server "
+                "accepts in one request; raise its http.max_content_length, or the limit of "
+                "the proxy in front",
             )
         self.max_bytes = min(self.max_bytes, size // 2)
 
@@ -307,15 +306,15 @@ class Bulk:
         progress since ``since``."""
         self._trouble = trouble
         if self.clock() - since >= self.patience:
-            remedy = "repeat the command to go on"
+            remedy = "repeat the command to continue"
             if "read_only_allow_delete" in trouble.replace("-", "_"):
                 block = f"index.blocks.read_only_allow_delete of {self.target}"
                 remedy = f"free disk space, clear {block}; {remedy}"
             raise UnfinishedError(
-                f"no row was taken for {self.patience:.0f} seconds: {trouble}; {remedy}",
+                f"the server accepted no row for {self.patience:.0f} seconds: {trouble}; {remedy}",
             )
         if self._stop.wait(pause * random.uniform(0.5, 1)):
-            raise BackendError(f"{self.transport.label}: loading was stopped")
+            raise BackendError(f"{self.transport.label}: the load was stopped")
 
 
 class Ledger:
@@ -373,7 +372,7 @@ class Ledger:
         self._length += len(ids)
 
     def strays(self) -> Iterator[str]:
-        """Return the sorted ids that an earlier load left and that are not part of this load."""
+        """Return the sorted ids from an earlier load that are not part of this load."""
         rows = self._db.execute("SELECT id FROM ids WHERE earlier AND NOT ours ORDER BY id")
         return (id for (id,) in rows)
 
@@ -398,5 +397,6 @@ class Ledger:
             self._db.executemany(statement, ((id,) for id in ids))
         except sqlite3.OperationalError as error:
             raise BackendError(
-                f"the temporary list of ids cannot grow ({error}); point TMPDIR to more room",
+                f"the temporary list of ids cannot grow ({error}); set TMPDIR to a folder with "
+                "more space",
             ) from error

@@ -64,9 +64,9 @@ class Contents:
             arrays = stored_arrays(self._transport, where, blocks, described)
             if len(arrays) < len(described):
                 raise BackendError(
-                    f"the filter of the alias {where} hides the code, and this user may read the "
-                    "index under no other "
-                    'name; add {"exists": {"field": "block"}} to what the filter lets pass',
+                    f"the filter of the alias {where} hides the code, and this user may not "
+                    "read the index under another "
+                    'name; let the filter also pass {"exists": {"field": "block"}}',
                 ) from None
         self.manifest.check_arrays(arrays, where=f"{self._transport.label}: {where}")
         return arrays
@@ -78,9 +78,9 @@ class Contents:
         rows = [self._vectors.value(hit) for hit in hits]
         if not all(rows):
             raise BackendError(
-                f"{self._transport.label}: {self.generation.name} holds a document without a "
+                f"{self._transport.label}: {self.generation.name} contains a document without a "
                 "vector",
-                "<boc verify> tells more",
+                "check the index with <boc verify>",
             )
         return self._vectors.decode(rows)
 

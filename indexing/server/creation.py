@@ -40,9 +40,9 @@ def create_index(transport: Transport, index: str, body: Json) -> Json:
         added = list(_additions(entry, body))
         if added:
             raise BackendError(
-                f"a template of the cluster {', '.join(added)}, so that {index} would lack or "
-                "alter what is written; change it (GET /_index_template, GET /_template), then "
-                "repeat the command",
+                f"a template of the cluster {', '.join(added)}, so {index} would drop or change "
+                "written data; change it (GET /_index_template, GET /_template), then repeat "
+                "the command",
             )
         return reopen(transport, index)
     except BackendError:

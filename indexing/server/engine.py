@@ -43,7 +43,8 @@ class ServerEngine(Contents):
             return [[] for _ in range(len(request))]
         if rescore is not None and rescore.k > requests.WINDOW:
             raise BackendError(
-                f"at most {requests.WINDOW} hits are re-ranked, got k = {rescore.k}; ask for fewer",
+                f"at most {requests.WINDOW} hits can be re-ranked, got k = {rescore.k}; set a "
+                "smaller k",
             )
         if rescore is not None and rescore.metric != "dot":
             return self._align(request, rescore, stages)
@@ -70,7 +71,7 @@ class ServerEngine(Contents):
 
     def _hits(self, request: SearchRequest, plan: Plan, stages: Stages) -> list[list[Hit]]:
         """Return the hits of each query. A query whose terms have too few candidates is searched
-        again another way."""
+        again by the plan's other method."""
         answers = self._answers(request, range(len(request)), plan, stages)
         lengths = np.diff(request.queries.indptr).tolist()
         few = [i for i, (_, matched) in enumerate(answers) if plan.are_few(matched, lengths[i])]
@@ -163,7 +164,7 @@ class ServerEngine(Contents):
             return reorder(self._with_scores(hits, scores), products, rescore.k)
         if scores and scores[0] >= EXACT:
             raise BackendError(
-                f"scores reach 2^24, from where {self._transport.label} rounds them",
+                f"scores reach 2^24, above which {self._transport.label} rounds them",
                 "use a code of smaller frequencies (<--code bits>, or fewer terms: <code "
                 "NAME:Z/QUERY_Z>)",
             )
@@ -187,12 +188,12 @@ class ServerEngine(Contents):
         check_request(search, self.manifest, self.generation.name)
         if search.most > requests.WINDOW:
             raise BackendError(
-                f"one request has at most {requests.WINDOW} hits, got k = {search.most}; ask for "
-                "fewer",
+                f"one request has at most {requests.WINDOW} hits, got k = {search.most}; set a "
+                "smaller k",
             )
         if rescore is not None and rescore.metric != "dot":
             raise BackendError(
-                f"the server does not re-rank by {rescore.metric}, boc does",
+                f"the server cannot re-rank by {rescore.metric}; only boc can",
                 "add <--rerank dot>",
             )
         plan = self._plan(search)
@@ -203,7 +204,7 @@ class ServerEngine(Contents):
             body = self._body(search, 0, plan._replace(way=plan.otherwise), fields)
         if body is None:
             raise BackendError(
-                "the query has no terms, so it finds nothing; ask for something else",
+                "the query has no terms and no hits; try another query",
             )
         return requests.printed(body)
 
@@ -227,8 +228,8 @@ class ServerEngine(Contents):
     def _check_words(self) -> None:
         if self._layout.prefix:
             raise BackendError(
-                f"{self.generation.name} has words in fields of its own, which boc does not choose",
-                "leave out <--hybrid> or add a clause for them to the body of a request",
+                f"{self.generation.name} has its own text fields, from which boc does not choose",
+                "leave out <--hybrid>, or add a clause for these fields to the body of a request",
             )
 
     def _takes(self, clauses: int) -> bool:

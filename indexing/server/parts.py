@@ -2,7 +2,7 @@
 publishes the index.
 
 The first process learns the code, and the others take it from the server. The code is stored in a
-small index of its own, ``NAME-boc-KEY-code``, until the main index is published. The process that
+separate small index, ``NAME-boc-KEY-code``, until the main index is published. The process that
 claims that small index learns while the others wait; if it dies, another process learns.
 """
 
@@ -127,7 +127,7 @@ class PartWriter(ServerWriter):
 
     def _join(self) -> Generation | None:
         """Return the generation that other processes load, once its scores are tested, or None if
-        there is no such generation."""
+        no process has created one."""
         # A process that tests for longer is considered dead.
         deadline = time.monotonic() + 60
         while True:
@@ -168,9 +168,9 @@ class PartWriter(ServerWriter):
     def _audit(self, physical: str, count: int, expected: int) -> None:
         if count != expected:
             raise UnfinishedError(
-                f"{self.transport.label} holds {count} items, and the {self.count} parts had "
-                f"{expected}: an id is in several, or they are of other versions of the source; "
-                "load them with another number of parts",
+                f"{self.transport.label} has {count} items, but the {self.count} parts had "
+                f"{expected}: parts share ids, or come from other versions of the source; load "
+                "them with another number of parts",
             )
 
 

@@ -2,19 +2,15 @@
 
 A document contains one item::
 
-    id        keyword    the item's id, which breaks ties
-    modality  keyword    image or text
-    size      integer    number of terms
-    digits    byte       number of digits of its largest frequency
-    first     integer    the term of its largest frequency, if documents are sorted by it
-    terms                term frequencies, in the format of a ``Strategy``
-    vector               vector for re-ranking, in the format of a ``VectorField``
-    concepts             binary: base64 of the rows of its concept set
-    item      binary     what a hit shows of it: base64 of JSON, see ``pack_item``
-    words     text       what full-text search reads: a sentence, text fields of the metadata
-    meta.*               metadata, typed as the manifest declares
-    content, group       in _source only
-    block     binary     in documents that are no items: a block of the codec's arrays
+    id        keyword    the item's id, which breaks ties modality  keyword    image or text size
+    integer    number of terms digits    byte       number of digits of its largest frequency first
+    integer    the term of its largest frequency, if documents are sorted by it terms term
+    frequencies, in the format of a ``Strategy`` vector               vector for re-ranking, in the
+    format of a ``VectorField`` concepts             binary: base64 of the rows of its concept set
+    item      binary     the item as shown in a hit: base64 of JSON, see ``pack_item`` words text
+    input of full-text search: a sentence, text fields of the metadata meta.* metadata, typed as the
+    manifest declares content, group       in _source only block     binary     in other documents:
+    a block of the codec's arrays
 
 Fields that only searches and counts read are left out of ``_source``, which would double their
 size, unless the vector format needs the whole ``_source``. Hits return the field ``item``, since
@@ -154,21 +150,21 @@ class Layout:
 
     @property
     def source_fields(self) -> Any:
-        """The part of a document's ``_source`` that describes an item."""
+        """Return the part of a document's ``_source`` that describes an item."""
         if self.prefix:
             return {"excludes": [self.own(name) for name in HIDDEN]}
         return ITEM
 
     @property
     def hits(self) -> Json:
-        """The search options with which ``of_hits`` can read the items of hits."""
+        """Return the search options with which ``of_hits`` can read the items of hits."""
         if self.prefix:
             return {"_source": self.source_fields}
         return {"_source": False, "stored_fields": "_none_", "docvalue_fields": ["item"]}
 
     @property
     def order(self) -> Json:
-        """The sort order of hits with equal scores."""
+        """Return the sort order of hits with equal scores."""
         return {self.own("id"): "asc"}
 
     def key(self, id: str) -> str:

@@ -68,9 +68,9 @@ def self_test(transport: Transport, index: str, strategy: Strategy) -> str | Non
         expected = sum(weight * columns[term] for term, weight in query.items())
         for row in np.flatnonzero(results != expected):
             raise BackendError(
-                f"{transport.label} scores wrongly ({strategy.name}): test document {row} has "
-                f"{results[row]:g}, not {expected[row]:g}; look for a plug-in, proxy or template "
-                "that changes queries or similarities",
+                f"{transport.label} computes wrong scores ({strategy.name}): test document {row} "
+                f"has {results[row]:g}, not {expected[row]:g}; look for a plug-in, proxy or "
+                "template that changes queries or similarities",
             )
     _bulk(transport, index, [None] * len(documents))
     return None
@@ -100,7 +100,7 @@ def _bulk(transport: Transport, index: str, documents: Sequence[Json | None]) ->
 
 
 def lack_of(transport: Transport, field: str) -> str | None:
-    """Return the reason why the server cannot store codes in this way, tested with a small
+    """Return the reason why the server cannot store codes with this strategy, tested with a small
     temporary index, or None if it can."""
     strategy = STRATEGIES[field]
     try:

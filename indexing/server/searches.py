@@ -108,12 +108,13 @@ class Searches:
             raise refusal(self.transport.label, answer["status"], answer)
         if answer.get("timed_out"):
             raise BackendError(
-                f"{self.transport.label} took too long; give it more with ?request_timeout=SECONDS",
+                f"{self.transport.label} took too long; allow more time with "
+                "?request_timeout=SECONDS",
             )
         hits = answer["hits"]["hits"]
         if self.physical and any(hit["_index"] != self.physical for hit in hits):
             raise BackendError(
-                f"{self.target} at {self.transport.label} has become another index; open it again",
+                f"{self.target} at {self.transport.label} is now another index; open it again",
             )
         return answer
 

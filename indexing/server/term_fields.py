@@ -27,7 +27,7 @@ DIGITS = "abcde"
 
 
 class Strategy(ABC):
-    """A way to store term frequencies in one field so that a query's score is the sum of weight
+    """Storage of term frequencies in one field, such that a query's score is the sum of weight
     times frequency.
 
     Frequencies that the field cannot store, or only at a high cost, are written as digits to the
@@ -49,12 +49,12 @@ class Strategy(ABC):
 
     @property
     def mapping(self) -> Json:
-        """The mapping of the field."""
+        """Return the field's mapping."""
         return {"type": self.name}
 
     @property
     def settings(self) -> Json:
-        """The index settings that the field needs."""
+        """Return the index settings that the field needs."""
         return {}
 
     def field(self, features: Mapping[str, int]) -> Any:
@@ -134,8 +134,8 @@ class SparseVector(Strategy):
 
 
 class RankFeatures(Strategy):
-    """The field type ``rank_features``, queried with ``linear``. The default function,
-    ``saturation``, gives scores that depend on other documents."""
+    """Field type ``rank_features``, queried with ``linear``. The default function, ``saturation``,
+    gives scores that depend on other documents."""
 
     name = "rank_features"
 

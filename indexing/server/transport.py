@@ -35,7 +35,7 @@ ON_THE_WAY = {401, 403, 407, 408, 413, 429, 500, 502, 503, 504}
 product behind them."""
 NEXT = {
     "index closed": "open the index (POST /NAME/_open)",
-    "block_exception": "free disk space if it is short, have this block taken away",
+    "block_exception": "free disk space if it is short, remove this block",
     "cannot execute": "allow scripts (script.allowed_types, script.allowed_contexts)",
     "Limit of": "raise this limit (PUT /NAME/_settings)",
     "no such index": "see what was removed (GET /_cat/indices)",
@@ -69,8 +69,8 @@ class UnfinishedError(BackendError):
 
 
 def refusal(label: str, status: int, body: Any) -> RefusedError:
-    """Build the error for a response with ``status`` and parsed ``body``; its message says what to
-    do.
+    """Build the error for a response with ``status`` and parsed ``body``. Its message names the
+    next step.
 
     The message appends the reasons of the error's causes. If the type of a cause is in ``AWAY``, it
     replaces the error's type.
@@ -121,7 +121,7 @@ def next_step(cause: str) -> str:
 
 
 def unreachable(label: str, reason: str, *, tls: bool, late: bool) -> UnreachableError:
-    """Build the error for a request without a response; its message says what to do."""
+    """Build the error for a request without a response. Its message names the next step."""
     if tls:
         advice = (
             "its certificate is not trusted; name the file of its authority with "
@@ -169,7 +169,7 @@ class Transport:
             headers["authorization"] = basic_auth_to_header((address.user, address.password))
         elif address.api_key is not None:
             headers["authorization"] = f"ApiKey {address.api_key}"
-        # A thread without a free connection waits, however long the requests of other threads take.
+        # A thread without a free connection waits until another thread's request ends.
         options: Json = {
             "request_timeout": address.request_timeout,
             "connections_per_node": 64,
@@ -183,7 +183,7 @@ class Transport:
                 "ssl_show_warn": False,
             }
         configs = [url_to_node_config(host).replace(**options) for host in address.hosts]
-        # The environment's proxy stands only between this machine and other machines.
+        # The environment's proxy serves only requests to other machines.
         found = getproxies()
         proxies: dict[str, str | None] = {}
         for config in configs:
@@ -207,8 +207,8 @@ class Transport:
         for node in self._nodes.node_pool.all():
             if isinstance(node, RequestsHttpNode):
                 proxy = proxies[node.host]
-                # A netrc file would replace the user of the address, and a redirect would send the
-                # secrets of this host to another host.
+                # A netrc file would replace the user, and a redirect would leak secrets to another
+                # host.
                 node.session.trust_env = False
                 node.session.max_redirects = 0
                 node.session.proxies = {} if proxy is None else {"http": proxy, "https": proxy}
@@ -298,7 +298,7 @@ class Transport:
         if meta.status >= 300 and not foreign:
             raise refusal(self.label, meta.status, answer)
         if foreign or not isinstance(answer, dict):
-            raise BackendError(f"what answers at {self.label} is {self.advice}, and mind the port")
+            raise BackendError(f"the server at {self.label} is {self.advice}, and check the port")
         return answer
 
     def open_pit(self, index: str, keep_alive: str) -> str:

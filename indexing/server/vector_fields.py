@@ -64,10 +64,10 @@ LARGEST = 127
 
 
 class VectorField(ABC):
-    """A way to store the vectors of items in one field of their documents.
+    """Storage of item vectors in one document field.
 
     ``path`` is the name of the field, ``dtype`` the type of the input vectors: float16 or float32.
-    ``exact`` tells whether vectors are read back unchanged.
+    ``exact`` is true if vectors are read back unchanged.
     """
 
     name: str
@@ -98,11 +98,11 @@ class VectorField(ABC):
 
     @property
     def settings(self) -> Json:
-        """The index settings that the field needs."""
+        """Return the index settings that the field needs."""
         return {}
 
     def check(self, vectors: Floats) -> None:
-        """Raise BackendError if the field cannot hold one of ``vectors`` (n, d)."""
+        """Raise BackendError if the field cannot store one of ``vectors`` (n, d)."""
         lengths = np.linalg.norm(vectors, axis=1)
         if self.unit and (wrong := lengths[np.abs(lengths - 1) > 0.01]).size:
             raise BackendError(
@@ -135,7 +135,7 @@ class VectorField(ABC):
 
     @property
     def hit_fields(self) -> Json:
-        """The search options that make hits return only the values of the field."""
+        """Return the search options that make hits return only the field's values."""
         return {"_source": False, "stored_fields": "_none_", "docvalue_fields": [self.path]}
 
     def value(self, hit: Json) -> list[Any]:
@@ -365,7 +365,7 @@ VECTOR_FIELDS: dict[str, VectorField] = {
 
 
 def fields_for(vectors: str | None, engine: str) -> list[str]:
-    """Return the names in ``VECTOR_FIELDS`` that ``?vectors=`` stands for on an engine; without the
+    """Return the names in ``VECTOR_FIELDS`` that ``?vectors=`` selects on an engine; without the
     option, all candidates, fastest first."""
     own = {"float": "knn_float"}
     if engine == "elasticsearch":

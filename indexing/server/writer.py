@@ -53,7 +53,7 @@ EVERYTHING = {"query": {"bool": {"filter": ITEMS}}, "sort": [{"id": "asc"}], "_s
 
 
 class LackingError(BackendError):
-    """Raised when the server cannot store vectors in this way."""
+    """Raised when the server does not support a vector field."""
 
 
 @dataclass
@@ -175,7 +175,7 @@ class ServerWriter:
     def commit(self) -> None:
         if not (self._begun and len(self._ledger)):
             raise BackendError(
-                f"nothing was added to {self.name}; an index needs at least one item",
+                f"no items were added to {self.name}; an index needs at least one item",
             )
         for stray in self._ledger.strays():
             self._bulk.delete(requests.document_id(stray))
@@ -242,8 +242,7 @@ class ServerWriter:
         lacking = dict[str, str]()
         physical = f"{self.name}-boc-{self._digest}-{self._next}"
         chosen = [self.address.field] if self.address.field is not None else self.order
-        # Field types that need the fewest digits, for frequencies up to about the largest, come
-        # first.
+        # Field types that need the fewest digits come first.
         for kind in sorted(chosen, key=lambda each: STRATEGIES[each].digits(largest)):
             generation = Generation(
                 physical,
@@ -282,9 +281,10 @@ class ServerWriter:
                         reason = decider["explanation"][:400]
                     drop(self.transport, [generation])
                     raise BackendError(
-                        f"{self.transport.label}: no node takes the shards of {physical} "
-                        f"({reason}); free disk space, or change what a template of the cluster "
-                        "requires of nodes (index.routing.allocation), then repeat the command",
+                        f"{self.transport.label}: no node accepts the shards of {physical} "
+                        f"({reason}); free disk space, or change the node requirements in a "
+                        "template of the cluster (index.routing.allocation), then repeat the "
+                        "command",
                     )
             except RefusedError as error:
                 exists = error.kind == "resource_already_exists_exception"
@@ -292,8 +292,7 @@ class ServerWriter:
                     raise in_use(self.transport, self.name) from None
                 if exists or error.status != 400:
                     raise
-                # A server that does not know the mapping of the field ``vector`` names it in the
-                # error.
+                # A server names the field ``vector`` in the error if it does not know its type.
                 if re.search(r"\[vector\]|dense_vector|element_type|knn", error.reason):
                     self._refuse_vectors(vectors)
                 lacking[kind] = error.reason or error.kind
@@ -346,8 +345,8 @@ class ServerWriter:
             missing = self._ledger.missing(stored_ids(self.transport, physical))
             without = f", without {', '.join(map(repr, missing))}" if missing else ""
             raise UnfinishedError(
-                f"{self.transport.label} holds {count} documents of {expected} that it "
-                f"acknowledged{without}; repeat the command to load what is missing",
+                f"{self.transport.label} has {count} of {expected} acknowledged "
+                f"documents{without}; repeat the command to load the missing ones",
             )
 
 
@@ -362,15 +361,14 @@ class ServerEditor:
         check_own(self._generation)
         if blocks := self._generation.blocks:
             raise BackendError(
-                f"{self._generation.physical} may not be written (index.blocks.{blocks[0]})",
-                "free disk space if it is short, have this block taken away, then repeat the "
-                "command",
+                f"{self._generation.physical} is write-protected (index.blocks.{blocks[0]})",
+                "free disk space if it is short, remove this block, then repeat the command",
             )
         if names := self._generation.pipelines:
             raise BackendError(
                 f"{self._generation.physical} has a {' and a '.join(names)}, which may change "
-                "what is written into it; "
-                f'take it away (PUT /{self._generation.physical}/_settings {{"index.{names[0]}": '
+                "written documents; "
+                f'remove it (PUT /{self._generation.physical}/_settings {{"index.{names[0]}": '
                 f'"_none"}})',
             )
         self._bulk = Bulk(
@@ -390,7 +388,7 @@ class ServerEditor:
         largest = int(rows.terms.data.max(initial=0))
         if self._generation.strategy.digits(largest) > state.digits:
             raise BackendError(
-                f"a term frequency of {largest} is more than {self._generation.name} was made for",
+                f"a term frequency of {largest} exceeds the limit of {self._generation.name}",
                 "make it again with <boc index --replace>",
             )
         self._generation.vectors.check(rows.vectors)
@@ -427,7 +425,7 @@ class ServerEditor:
             present = map(requests.document_id, stored_ids(self._transport, index))
             if unwanted.issuperset(present):
                 raise BackendError(
-                    f"nothing would be left in {name}",
+                    f"no items would be left in {name}",
                     f"to remove all of it: <boc delete {name} --all>",
                 )
 
@@ -439,7 +437,8 @@ class ServerEditor:
         items, postings, _ = counts(self._transport, physical)
         if physical not in indices_of(self._transport, name):
             raise BackendError(
-                f"another command has replaced {name} without what this one changed; repeat it",
+                f"another command has replaced {name} and lost this command's changes; repeat this "
+                "command",
             )
         self._remember("complete", items=items, postings=postings, source=source, **changed)
 

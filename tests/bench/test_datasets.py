@@ -270,7 +270,7 @@ def test_multi30k(tmp_path: Path):
             "captions_val2014.json",
             '{"images": [{"id": 1, "file_name": "a"}], "annotations": [{"image_id": 2, '
             '"caption": "b"}]}',
-            "a caption is of image 2, which the file does not list",
+            "a caption belongs to image 2, which the file does not list",
         ),
         (
             "results_20130124.token",
@@ -278,9 +278,9 @@ def test_multi30k(tmp_path: Path):
             "line 2: not IMAGE#NUMBER<TAB>CAPTION",
         ),
         ("captions.csv", "picture,text\na,b\n", "must name the columns image,caption"),
-        ("captions.csv", "image,caption\na.jpg\n", "line 2: image and caption must both be there"),
+        ("captions.csv", "image,caption\na.jpg\n", "line 2: image or caption is missing"),
         ("captions.en.tsv.gz", "not gzipped", "not a readable UTF-8 text"),
-        ("strange.bin", "", "no known name"),
+        ("strange.bin", "", "not a known name"),
     ],
 )
 def test_broken_captions(tmp_path: Path, name: str, text: str, message: str):
@@ -294,7 +294,7 @@ def test_broken_captions(tmp_path: Path, name: str, text: str, message: str):
 
 def test_missing_captions_and_pictures(tmp_path: Path):
     done = convert(f"coco {tmp_path} -o {tmp_path}/out", 1)
-    assert "none of dataset_coco.json, captions_*.json is in it" in done.stderr
+    assert "dataset_coco.json, captions_*.json are missing" in done.stderr
     (tmp_path / "dataset_coco.json").write_text(json.dumps(karpathy(("a.jpg", "val", ["sea"]))))
     done = convert(f"coco {tmp_path} -o {tmp_path}/out", 1)
     assert "the picture a.jpg is not in" in done.stderr
@@ -397,7 +397,7 @@ def test_ann_benchmarks(tmp_path: Path, distance: str):
         ),
         (
             {"neighbors": np.full((20, 30), 400)},
-            "rows that train does not have",
+            "rows that train lacks",
         ),
         (
             {"neighbors": np.tile(np.arange(30), (20, 1))},

@@ -212,9 +212,7 @@ def root(tmp_path: Path) -> Path:
     """Make a folder with a page below docs/, its rows, and rows of a script that is not in the
     tree."""
     pytest.importorskip("matplotlib")
-    (tmp_path / "docs" / "rows").mkdir(
-        parents=True,
-    )
+    (tmp_path / "docs" / "rows").mkdir(parents=True)
     (tmp_path / "docs" / "how-to").mkdir()
     rows = (ROWS / "growth.csv").read_text(encoding="utf-8")
     for name, text in (
@@ -230,6 +228,9 @@ def root(tmp_path: Path) -> Path:
         PAGE,
         encoding="utf-8",
     )
+    (tmp_path / "docs" / "rows" / "growth.csv").write_bytes(rows)
+    (tmp_path / "README.md").write_bytes(b"# Title\n")
+    (tmp_path / "docs" / "how-to" / "page.md").write_text(PAGE, encoding="utf-8")
     return tmp_path
 
 
@@ -244,6 +245,7 @@ def test_generate_and_check(root: Path) -> None:
     assert names == {"growth-growth.pdf", "growth-growth-figure.tex", "growth-growth.tex"}
     text = page.read_text(encoding="utf-8")
     assert "| 10,000 |" in text
+    assert not re.search(r"^(\|[^|\n]*){9}\|", text, re.M)
     assert "](../figures/growth-growth.svg)" in text
     assert (
         (root / "docs" / "figures" / "growth-growth.svg")
@@ -251,23 +253,14 @@ def test_generate_and_check(root: Path) -> None:
         .startswith("<svg")
     )
     assert run_docs(f"--root {root} --check").exit_code == 0
-    page.write_text(
-        text.replace("10,000", "10,001"),
-        encoding="utf-8",
-    )
+    page.write_text(text.replace("10,000", "10,001"), encoding="utf-8")
     result = run_docs(f"--root {root} --check")
     assert result.exit_code == 1
     assert "page.md differs from its rows" in result.stderr
     page.write_text(text, encoding="utf-8")
-    rows.write_text(
-        rows.read_text(encoding="utf-8").replace(
-            "seed: 0",
-            "seed: 1",
-        ),
-        encoding="utf-8",
-    )
+    rows.write_bytes(rows.read_bytes().replace(b"seed: 0", b"seed: 1"))
     assert (
-        "growth-growth.svg is not drawn of the rows of growth"
+        "growth-growth.svg was not drawn from the rows of growth"
         in run_docs(f"--root {root} --check").stderr
     )
 

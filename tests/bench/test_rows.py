@@ -159,6 +159,6 @@ def test_unreadable_columns(columns: list[str]):
 def test_file_without_head(tmp_path: Path):
     with pytest.raises(
         ValueError,
-        match="no line '# script",
+        match="does not begin with '# script",
     ):
         read_text(f"{MARK}a\nb,c\n", tmp_path)

@@ -149,7 +149,7 @@ WRONG: list[tuple[Callable[[boc.Index], object], str]] = [
     (lambda index: boc.open(5), "5 cannot name an index; use lower-case letters"),
     (
         lambda index: boc.open("photos", "/tmp/data"),
-        "'/tmp/data' is no address; write file:DIR, for example file:/tmp/data",
+        "'/tmp/data' is not an address; write file:DIR, for example file:/tmp/data",
     ),
     (
         lambda index: index.search(
@@ -166,14 +166,14 @@ WRONG: list[tuple[Callable[[boc.Index], object], str]] = [
         lambda index: build_index("x", "photos.h5", code=5),
         "code must be text such as 'dictionary:2/64'",
     ),
-    (lambda index: index.search(), "there is nothing to look for"),
+    (lambda index: index.search(), "the query has no wanted part"),
     (
         lambda index: index.search(np.zeros(16)),
         "got ndarray; .* vector= for numbers",
     ),
     (
         lambda index: index.search(vector=np.zeros((2, 16))),
-        r"a vector of shape \(2, 16\); give \(d,\)",
+        r"must have the shape \(d,\), got \(2, 16\)",
     ),
     (
         lambda index: index.search(vector=[1.0, 2.0]),
@@ -208,7 +208,7 @@ WRONG: list[tuple[Callable[[boc.Index], object], str]] = [
     (lambda index: index["nobody.png"], "has no item 'nobody.png'"),
     (
         lambda index: index.get(index.search("a red box")[0]),
-        "give the id of one item, as a hit has it",
+        "give the id of an item, such as a hit's id",
     ),
     (lambda index: index.search(image="."), "Is a directory.*; check its name and folder"),
     (
@@ -494,8 +494,8 @@ def test_a_service_of_ones_own_answers_32_clients_at_once(pets: boc.Index, libra
     answers, odd = run_apart(ask(own["app"]))
     assert [answer.json() for answer in answers] == [found[sentence] for sentence in sentences]
     assert [answer.status_code for answer in odd] == [400, 400, 400, 200]
-    assert "write what the picture shows" in odd[0].json()["error"]
-    assert "'x' is no filter" in odd[1].json()["error"]
+    assert "describe the picture" in odd[0].json()["error"]
+    assert "'x' is not a filter" in odd[1].json()["error"]
     assert odd[3].json()[0] == "007.png"
     answers, odd = run_apart(ask(own["service"]))
     assert [answer.json() for answer in answers] == [found[sentence] for sentence in sentences]

@@ -156,7 +156,7 @@ WRONG: list[tuple[Callable[[boc.Index], Any], type[Exception], str]] = [
             vector=[1.0],
         ),
         boc.BocError,
-        "a vector is a query of its own",
+        "a vector is a complete query",
     ),
     (
         lambda index: index.explain("003.png", BOX),
@@ -166,17 +166,17 @@ WRONG: list[tuple[Callable[[boc.Index], Any], type[Exception], str]] = [
     (
         lambda index: index.add(WHITE),
         boc.BocError,
-        "got None; give id= of one picture",
+        "got None; give id= for one picture",
     ),
     (
         lambda index: index.add(WHITE / 2, id="x"),
         boc.BocError,
-        "float64 is no picture; give",
+        "float64 is not a picture; give",
     ),
     (
         lambda index: index.add(["a.png", WHITE], id="x"),
         boc.BocError,
-        "ids of 2 pictures must",
+        "2 pictures need as many ids",
     ),
     (
         lambda index: index.add([WHITE, WHITE], ids=["x", "x"]),

@@ -85,7 +85,7 @@ def test_json_round_trips(
 
 @pytest.mark.parametrize("raw", [[], None, 3, {}, {"format": "1"}, {"format": None}])
 def test_other_values_are_refused(raw: Any) -> None:
-    with pytest.raises(ManifestError, match="here: not a manifest of boc"):
+    with pytest.raises(ManifestError, match="here: not a boc manifest"):
         Manifest.from_dict(raw, where="here")
 
 

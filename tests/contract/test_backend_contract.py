@@ -699,7 +699,7 @@ def test_impossible_alignment_is_refused(backend: Backend, name: str):
         concept_dtype="int8",
     )
     for queries, modality, message in (
-        (bare, "image", "hold no concept sets, which symm"),
+        (bare, "image", "have no concept sets, which symm"),
         (aligned, None, "modality"),
     ):
         with pytest.raises(BocError, match=message):
@@ -718,9 +718,9 @@ def test_impossible_alignment_is_refused(backend: Backend, name: str):
         terms,
     )
     for ids in ([], [items[0].id]):
-        with pytest.raises(BackendError, match=r"holds no concept sets.*concepts="):
+        with pytest.raises(BackendError, match=r"has no concept sets.*concepts="):
             without.concepts(ids)
-    with pytest.raises(BackendError, match=r"holds no concept sets.*concepts="):
+    with pytest.raises(BackendError, match=r"has no concept sets.*concepts="):
         without.search(
             SearchRequest(
                 terms[:1],
@@ -1159,8 +1159,8 @@ def test_wrong_requests_are_refused(backend: Backend, name: str):
     )
     assert index.search(SearchRequest(sparse.csr_array((0, 3), dtype=np.int32), 5)) == []
     for width, k, words in (
-        (2, 5, "queries have 2 terms, the index has 3"),
-        (4, 5, "queries have 4 terms, the index has 3"),
+        (2, 5, "queries have 2 terms, but the index has 3"),
+        (4, 5, "queries have 4 terms, but the index has 3"),
         (3, 0, "k must be at least 1, got 0"),
     ):
         with pytest.raises(BackendError, match=words):

@@ -196,7 +196,7 @@ def test_networks_that_do_not_fit_are_refused(
             plugins.encoder(str(folder))
 
     other = (siglip / "onnx" / "vision_model.onnx").read_bytes()
-    refuse("onnx/vision_model.onnx", other, "not one vector each")
+    refuse("onnx/vision_model.onnx", other, "instead of one vector per input")
     refuse("onnx/text_model.onnx", b"no network", "damaged network")
     refuse("tokenizer.json", b"{}", "settings that boc cannot use")
     refuse("preprocessor_config.json", b"[]", "settings that boc cannot use")

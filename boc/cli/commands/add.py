@@ -1,4 +1,4 @@
-"""boc add."""
+"""Define the command boc add."""
 
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,9 @@ from boc.cli import options
 def command(name: str, sources: tuple[Path, ...], **keywords: Any) -> None:
     """Add everything in SOURCE to the index NAME. Items with the same ids are replaced.
 
-    SOURCE is what boc index takes: feature files, folders of pictures, a CSV, or a regions file;
-    or single pictures, whose ids are the names of their files.
-    Pictures are encoded with the encoder of the index, and all items get its code. After a kill,
-    the same command continues.
+    SOURCE is any source of boc index (feature files, folders of pictures, a CSV, or a regions file)
+    or single pictures, whose ids are their file names. Pictures are encoded with the index's
+    encoder, and all items with its code. If the command is killed, run it again to continue.
 
     \b
     Examples: boc add photos new.h5

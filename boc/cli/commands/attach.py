@@ -1,4 +1,4 @@
-"""boc attach."""
+"""Define the command boc attach."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 @click.option(
     "--id-field",
     "key",
-    help="Field of a document with the id of its item [default: _id].",
+    help="Document field that contains the item id [default: _id].",
 )
 @options.code
 @click.option(
     "--detach",
     is_flag=True,
-    help="Remove the added object from all documents; takes no FEATURES.",
+    help="Remove the added object from all documents; leave out FEATURES.",
 )
-@click.option("--yes", is_flag=True, help="Change the mapping and the documents without asking.")
+@click.option("--yes", is_flag=True, help="Change mapping and documents without confirmation.")
 @options.as_json
 @options.at
 def command(
@@ -42,16 +42,16 @@ def command(
     as_json: bool,
     at: str,
 ) -> None:
-    """Add codes to the documents of another program. NAME is its index; the codes come from
-    feature files.
+    """Add codes to the documents of another program. NAME is the program's index; the codes come
+    from feature files.
 
-    The document with the id of an item gets one object, boc; no other field changes. The command
-    first shows the addition to the mapping, and asks. Other programs may keep writing. After a
-    kill, the same command continues; repeated later, it adds new and changed items. boc search NAME
-    then finds these documents, and --filter accepts their fields.
+    The document whose id matches an item gets an object named boc; no other field changes. The
+    command first shows the addition to the mapping and asks for confirmation. Other programs may
+    keep writing. If the command is killed, run it again to continue; run it later to add new and
+    changed items. boc search NAME then finds these documents, and --filter accepts their fields.
 
-    --detach removes the object boc from the documents, and nothing else. Its empty fields stay in
-    the mapping, since these servers cannot remove fields.
+    --detach removes only the object boc from the documents. Its empty fields stay in the mapping,
+    since these servers cannot remove fields.
 
     \b
     Examples: boc attach articles photos.h5 --at elastic+https://USER@HOST:9200
@@ -61,7 +61,7 @@ def command(
     from boc.manage import attach as library
 
     if detach == bool(sources):
-        raise click.UsageError("give FEATURES to attach, or --detach without any")
+        raise click.UsageError("give FEATURES to attach, or --detach without FEATURES")
     if detach:
         if not yes:
             click.confirm(f"Remove the code from all documents of {name}?", abort=True, err=True)

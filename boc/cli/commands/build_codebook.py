@@ -1,4 +1,4 @@
-"""boc build-codebook."""
+"""Define the command boc build-codebook."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,12 +21,12 @@ from boc.names import CODEBOOKS
 @click.option(
     "--clusters",
     type=click.IntRange(1),
-    help="Number of terms [default: 1000; for centroids at most sqrt(concepts)].",
+    help="Number of terms [default: 1000, but at most sqrt(concepts) for centroids].",
 )
 @click.option(
     "--kind",
     type=click.Choice(CODEBOOKS),
-    help="Kind of terms, see below [default: plain, or centered if a trial needs it].",
+    help="Kind of terms; see below [default: plain, or centered if a trial requires it].",
 )
 def command(
     features: tuple[Path, ...],
@@ -34,16 +34,16 @@ def command(
     clusters: int | None,
     kind: str | None,
 ) -> None:
-    """Make a codebook, which some codes need. FEATURES are feature files of one encoder, preferably
-    of training photographs.
+    """Make a codebook for codes that need one. FEATURES are feature files from one encoder,
+    preferably of training photographs.
 
     \b
     Kinds:
       plain     k-means centroids of regions and words, as in the papers; for --code hard and soft
-      centered  the same less the mean of each modality, so that both use the same centroids
-      rescaled  the same along more even axes, for --code "soft(similarity=deviation, ...)"
-      words     what each frequent word adds to the vector of a caption; for --code words
-      learned   terms by which captions find their pictures, trained; for --code learned
+      centered  like plain, minus the mean of each modality, so that both use the same centroids
+      rescaled  like centered, along more even axes, for --code "soft(similarity=deviation, ...)"
+      words     contribution of each frequent word to a caption's vector; for --code words learned
+      terms trained so that captions find their pictures; for --code learned
 
     \b
     Examples: boc build-codebook train.h5 -o codebook.npz

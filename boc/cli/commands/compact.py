@@ -1,4 +1,4 @@
-"""boc compact."""
+"""Define the command boc compact."""
 
 import click
 
@@ -9,10 +9,10 @@ from boc.cli import options
 @options.name
 @options.at
 def command(name: str, at: str) -> None:
-    """Compact the index NAME. It becomes one segment without deleted and replaced rows, its
-    smallest and fastest form.
+    """Compact the index NAME. The result is one segment without deleted and replaced rows, which is
+    smallest and fastest.
 
-    Meanwhile searches continue, with the same results.
+    Searches continue meanwhile, with the same results.
 
     \b
     Examples: boc compact photos

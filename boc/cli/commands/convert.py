@@ -1,4 +1,4 @@
-"""boc convert."""
+"""Define the command boc convert."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from boc.cli import options
 @click.option(
     "--tokens",
     type=options.PATH,
-    help="The vocab.txt or tokenizer.json of a TERN, or the vocabulary of a VSRN.",
+    help="Tokenizer file: vocab.txt or tokenizer.json for a TERN, the vocabulary for a VSRN.",
 )
 @click.option(
     "--regions",
@@ -23,7 +23,7 @@ from boc.cli import options
 @click.option(
     "--stop-list",
     type=options.PATH,
-    help="File with the stop-words that a TERAN leaves out, one per line.",
+    help="File of stop-words that a TERAN leaves out, one per line.",
 )
 def command(
     checkpoint: Path,
@@ -32,14 +32,14 @@ def command(
     regions: str | None,
     stop_list: Path | None,
 ) -> None:
-    """Convert a published CHECKPOINT to a model folder. CHECKPOINT is a TERN, TERAN or VSRN from
-    its authors.
+    """Convert a published CHECKPOINT to a model folder. CHECKPOINT is a TERN, TERAN or VSRN file
+    published by its authors.
 
-    If CHECKPOINT is a model folder, write its networks in ONNX beside its weights, as boc train
-    does.
+    If CHECKPOINT is a model folder, the command writes ONNX networks beside its weights, as boc
+    train does.
 
-    Nothing in the file is executed. The tensors determine kind and sizes, and every tensor must be
-    used.
+    No code in the file is executed. The tensors determine the kind and the sizes of the network,
+    and every tensor must be used.
 
     \b
     Examples: boc convert model_best.pth -o tern --tokens vocab.txt --regions files:features_36

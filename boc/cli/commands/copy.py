@@ -1,4 +1,4 @@
-"""boc copy."""
+"""Define the command boc copy."""
 
 from __future__ import annotations
 
@@ -17,32 +17,33 @@ if TYPE_CHECKING:
 @options.name
 @click.argument("new", required=False)
 @options.at
-@click.option("--to", help="Address of the backend of the copy, or FILE.zip [default: the same].")
+@click.option("--to", help="Backend address of the copy, or FILE.zip [default: backend of NAME].")
 @click.option(
     "--code",
     type=options.CodeType(),
-    help="Encode the stored vectors with this code [default: copy the terms].",
+    help="Code for the copy, applied to the stored vectors [default: copy the terms].",
 )
 @click.option(
     "--rm",
     type=click.FloatRange(1),
-    help="Candidates re-ranked per hit [default: as NAME].",
+    help="Candidates to re-rank per hit [default: the setting of NAME].",
 )
 @options.recall
 @click.option(
     "--replace",
     is_flag=True,
-    help="Replace an existing index of that name, or a file.",
+    help="Replace an existing index or file with the same name.",
 )
 def command(name: str, new: str | None, to: str | None, **keywords: Any) -> None:
-    """Copy the index NAME to another name, place, file or code. NEW is the name, --to the place or
-    file, --code the code.
+    """Copy the index NAME to another name, place, file or code. Give the name as NEW, the place or
+    file as --to, and the code as --code.
 
-    The copy needs no encoder and no pictures, only the index. Without --code the copy has the same
-    hits with the same scores. From a FILE.zip, boc index makes the same index again, anywhere; a
-    FILE.h5 has the items and their vectors, for commands that read features. After a kill, the same
-    command continues where it stopped. The copy is published as a whole at the end; boc verify
-    checks it. A copy with the name and place of NAME replaces NAME, and needs --replace.
+    A copy needs only the index, neither the encoder nor the pictures. Without --code the copy
+    returns the same hits with the same scores. boc index recreates the index from a FILE.zip on any
+    machine; a FILE.h5 contains the items and their vectors for commands that read features. If the
+    command is killed, run it again to continue where it stopped. The copy is published as a whole
+    at the end; boc verify checks it. A copy with the name and place of NAME replaces NAME and needs
+    --replace.
 
     \b
     Examples: boc copy photos --to elastic+https://search.example.org:9200
@@ -64,7 +65,7 @@ def command(name: str, new: str | None, to: str | None, **keywords: Any) -> None
 
 
 def sentence(name: str, report: CopyReport | LoadReport) -> str:
-    """Return a line about a finished copy or load."""
+    """Return a one-line summary of a finished copy or load."""
     state = " is up to date" if report.up_to_date else ""
     pictures = options.amount(report.images, "picture")
     return f"{name}{state}: {pictures} and {options.amount(report.texts, 'caption')}"

@@ -1,4 +1,4 @@
-"""boc delete."""
+"""Define the command boc delete."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from boc.cli import options
 def command(name: str, ids: tuple[str, ...], everything: bool, at: str) -> None:
     """Delete items from the index NAME, or the whole index.
 
-    Captions are items with ids of their own. If ID is -, the standard input has the ids, one per
+    Captions are items with their own ids. If ID is -, ids are read from standard input, one per
     line.
 
     \b

@@ -1,4 +1,4 @@
-"""boc doctor."""
+"""Define the command boc doctor."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def command() -> None:
 
     The command checks packages, C modules, models, boc.toml and the environment. Each line is ok, a
     note, or a problem, with the next step. The exit status is 1 if a problem would prevent
-    searches. boc info checks a server, boc verify an index.
+    searches. To check a server, use boc info; to check an index, use boc verify.
 
     \b
     Example: boc doctor
@@ -45,7 +45,7 @@ def command() -> None:
 
 
 def check_settings(group: click.Group) -> Iterator[Finding]:
-    """Yield findings on the settings file and on the variables of boc that are set."""
+    """Yield findings on the settings file and on the environment variables set for boc."""
     from boc.doctor import Finding
 
     try:

@@ -1,4 +1,4 @@
-"""boc duplicates."""
+"""Define the command boc duplicates."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from boc.cli import options
 @click.option(
     "--threshold",
     type=float,
-    help="Smallest cosine of near-duplicates [default: by the cosines of random pairs].",
+    help="Smallest cosine of near-duplicates [default: derived from random pairs].",
 )
 @options.as_json
 @options.at
 def command(name: str, threshold: float | None, as_json: bool, at: str) -> None:
-    """List equal and nearly equal pictures of an index. Without pictures, its captions
-    are compared.
+    """List equal and nearly equal pictures of an index. If the index has no pictures, the command
+    compares its captions.
 
-    The first item of a group, which has the smallest id, is the one to keep. Nothing is deleted;
-    boc delete removes items.
+    Keep the first item of a group, which has the smallest id. The command deletes nothing; boc
+    delete removes items.
 
     \b
     Examples: boc duplicates photos

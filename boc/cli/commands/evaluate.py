@@ -1,4 +1,4 @@
-"""boc evaluate."""
+"""Define the command boc evaluate."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
 @click.option(
     "--score",
     type=click.Choice(METRICS),
-    help="Score of a pair; with --name, score for re-ranking [default: dot, or as the index].",
+    help="Score of a pair; with --name, score for re-ranking [default: dot, or as in the index].",
 )
-@click.option("--name", help="Index of the same items, whose searches are measured instead.")
+@click.option("--name", help="Index of the same items to measure instead of exact scores.")
 @click.option(
     "--rm",
     type=float,
-    help="With --name: candidates re-ranked per hit [default: as the index].",
+    help="Candidates to re-rank per hit, with --name [default: the setting of the index].",
 )
 @click.option(
     "--fold",
     type=click.IntRange(1),
     default=1000,
-    help="Pictures per fold, for galleries with more pictures.",
+    help="Pictures per fold, for larger galleries.",
 )
 @click.option(
     "--ndcg",
     metavar="RELEVANCE",
-    help="Relevance for NDCG@25, which is then also printed: rouge-l, or a file of relevances.",
+    help="Relevance for NDCG@25: rouge-l, or a relevance file.",
 )
 @click.option(
     "--run",
@@ -64,18 +64,18 @@ def command(
     at: str,
     as_json: bool,
 ) -> None:
-    """Measure how well captions and pictures find each other. FEATURES has both.
+    """Measure how well captions and pictures find each other. FEATURES contains both.
 
-    The command prints Recall@1, 5, 10 and the median rank over all items. Without --name, and with
-    more than --fold pictures, it also prints the mean over folds.
+    The command prints Recall@1, 5, 10 and the median rank over all items. Without --name, if the
+    gallery has more than --fold pictures, it also prints the mean over folds.
 
-    Several FEATURES of the same items by different encoders are an ensemble: their scores are
-    averaged. mwsr and symm follow TERAN's paper; in its authors' code no maximum in mwsr is below
-    0.
+    Several FEATURES of the same items from different encoders form an ensemble, whose scores are
+    averaged. mwsr and symm follow TERAN's paper; its authors' code raises negative maxima in mwsr
+    to 0.
 
-    NDCG also counts other pictures with similar captions, with the gain 2^relevance - 1. A file of
-    relevances is a matrix of float32 without a header, captions by pictures in the order of
-    FEATURES, as TERN's authors published.
+    NDCG also counts other pictures with similar captions, with the gain 2^relevance - 1. A
+    relevance file is a float32 matrix without a header, captions by pictures in the order of
+    FEATURES, as published by TERN's authors.
 
     \b
     Examples: boc evaluate dev.h5
@@ -134,8 +134,8 @@ def measure_features(
     fold: int,
     relevance: NDArray[np.float32] | None,
 ) -> Iterator[tuple[str, str, Recalls, Ndcg | None]]:
-    """Yield the label, the heading and the figures of each protocol; NDCG is None without a
-    relevance."""
+    """Yield the label, heading and figures of each protocol. NDCG is None without a relevance
+    matrix."""
     from boc.evaluate.metrics import evaluate_ndcg, evaluate_recall
 
     with options.bars() as bars:
@@ -155,9 +155,9 @@ def measure_index(
     rerank: Metric | None,
     relevance: NDArray[np.float32] | None,
 ) -> Iterator[tuple[str, str, Recalls, Ndcg | None]]:
-    """Yield the same for searches of an index. If ``rm`` is not given, and a search would compare
-    all vectors, yield also the figures of the code: at the budgets of the index, and without
-    re-ranking."""
+    """Yield the label, heading and figures for searches of an index. If ``rm`` is None and a search
+    would compare all vectors, also yield the figures of the code, at the index's budgets and
+    without re-ranking."""
     from boc.evaluate.runs import evaluate_index
     from boc.plan import ALL_COMPARED, usual_way
     from boc.search.searcher import Searcher

@@ -1,4 +1,4 @@
-"""boc explain."""
+"""Define the command boc explain."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def command(
 ) -> None:
     """Explain why ID is a hit in the index NAME. The query is a sentence or a picture.
 
-    The command prints the ten shared terms of query and item with the largest products: the share
-    of the score, the frequency in the query times the frequency in the item, and typical words. The
-    products add up to the score of the index before re-ranking. --json adds regions and words, and
-    the cosines between regions and words; the page of boc serve draws them. The plan of a search
-    says whether terms find the candidates, or all vectors are compared.
+    The command prints the ten terms shared by query and item that have the largest products. Each
+    line shows the share of the score, the frequency in the query times the frequency in the item,
+    and typical words. The products add up to the index's score before re-ranking. --json adds
+    regions, words, and the cosines between them, which the page of boc serve draws. The search plan
+    tells whether candidates are found by terms or by comparing all vectors.
 
     \b
     Examples: boc explain photos "two dogs play in the snow" 3265162450_5b4e3c5f1b.jpg
@@ -48,7 +48,7 @@ def command(
     """
     if len(text_and_id) != (2 if image is None else 1):
         raise click.UsageError(
-            "give TEXT (in quotes) and the ID of an item, or --image FILE and the ID",
+            "give TEXT (in quotes) and an item's ID, or --image FILE and an ID",
         )
     from boc.explain.score import explain
     from boc.plan import ALL_COMPARED, usual_way
@@ -75,7 +75,7 @@ def command(
 
 
 def print_terms(explanation: Explanation) -> None:
-    """Print the terms that query and item share, and the words of the item."""
+    """Print the terms shared by query and item, and the item's words."""
     from boc.codecs.surrogate_text import FIELD
     from boc.explain.score import LABELLED
 

@@ -1,4 +1,4 @@
-"""boc extract."""
+"""Define the command boc extract."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ SETTINGS = {
 @click.option(
     "--regions",
     metavar="KIND[:PATH]",
-    help="Region source, such as grid, whose regions are written instead of vectors.",
+    help="Region source, such as grid; writes regions instead of vectors.",
 )
 @click.option(
     "--shard",
     metavar="I/N",
-    help="Part I of N parts of SOURCE, of similar size, for one command per machine.",
+    help="Part I of N similar parts of SOURCE, for one command per machine.",
 )
 @options.settings(SETTINGS)
 @options.device
@@ -58,18 +58,18 @@ def command(
     """Write vectors or regions of SOURCE to a feature file.
 
     SOURCE is a folder of pictures, a .tar of them (WebDataset, img2dataset), a CSV with the columns
-    image,caption, JSON Lines or Parquet of path, caption and metadata, or a regions file. After a
-    kill, the same command continues where it stopped. Shards, for example 1/16 to 16/16, share the
-    work among machines.
+    image,caption, JSON Lines or Parquet of path, caption and metadata, or a regions file. If the
+    command is killed, run it again to continue where it stopped. Shards, for example 1/16 to 16/16,
+    share the work among machines.
 
     \b
     Settings for --set:
       precision    of the encoder's matrix products: float32, bfloat16 or float16 [float32]
-      batch_size   number of items encoded at a time [64]
-      workers      number of processes that decode pictures [one per core]
-      dtype        type of the numbers in the file: float16 or float32 [float16]
-      concepts     false writes global vectors only, and no vectors of regions and words [true]
-      ocr          true reads the words inside pictures, for boc search --hybrid [false]
+      batch_size   number of items encoded at a time [64] workers      number of processes that
+      decode pictures [one per core] dtype        type of the numbers in the file: float16 or
+      float32 [float16] concepts     false writes only global vectors, without vectors of regions
+      and words [true] ocr          true reads the words inside pictures, for boc search --hybrid
+      [false]
 
     \b
     Examples: boc extract photos/ -o photos.h5 --encoder tern:models/flickr8k
@@ -83,7 +83,9 @@ def command(
         else:
             regions = None
     if (encoder is None) == (regions is None):
-        raise click.UsageError("give either --encoder (vectors) or --regions (regions to train on)")
+        raise click.UsageError(
+            "give either --encoder (for vectors) or --regions (for regions to train on)",
+        )
     from boc import plugins
     from boc.inputs.extraction import Extraction
     from boc.inputs.features import FeatureFile, is_feature_file

@@ -1,4 +1,4 @@
-"""boc index."""
+"""Define the command boc index."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 @click.option(
     "--rm",
     type=click.FloatRange(1),
-    help="Candidates re-ranked per hit [default: by --recall; 10 for other codes].",
+    help="Candidates to re-rank per hit [default: chosen by --recall; 10 for other codes].",
 )
 @options.recall
 @click.option(
     "--rerank",
     type=click.Choice(METRICS),
-    help="Score for re-ranking, of vectors or of concept sets [default: dot].",
+    help="Score for re-ranking, by vectors or by concept sets [default: dot].",
 )
 @click.option(
     "--vectors",
@@ -42,45 +42,46 @@ if TYPE_CHECKING:
 @click.option(
     "--concepts",
     type=click.Choice(CONCEPT_DTYPES),
-    help="Type of stored concept sets [default: float16 if --rerank needs sets, else no sets].",
+    help="Type of stored concept sets [default: float16 if --rerank needs sets, else not stored].",
 )
 @options.metadata
 @options.ocr
 @options.exclude
 @options.verbose
-@click.option("--replace", is_flag=True, help="Replace an existing index of that name.")
+@click.option("--replace", is_flag=True, help="Replace an existing index of the same name.")
 @click.option(
     "--shard",
     metavar="I/N",
-    help="Part I of N of the items; the last of N processes publishes the index.",
+    help="Part I of N parts of the items. The last of N processes publishes the index.",
 )
 def command(name: str, sources: tuple[Path, ...], code: Code | None, **keywords: Any) -> None:
     """Make the index NAME from everything in SOURCE.
 
-    SOURCE is a feature file, or several by one encoder, such as shards; or, with --encoder, a
-    folder or .tar of pictures (WebDataset, img2dataset) or several, a CSV with the columns
+    SOURCE is one or more feature files from one encoder, such as shards. With --encoder, SOURCE is
+    one or more folders or .tar files of pictures (WebDataset, img2dataset), a CSV with the columns
     image,caption, JSON Lines or Parquet of path, caption and metadata, or a regions file. With
-    several folders, ids begin with the name of the folder. After a kill, the same command continues
-    where it stopped. The index is published as a whole at the end.
+    several folders, ids begin with the name of the folder. If the command is killed, run it again
+    to continue where it stopped. The index is published as a whole at the end.
 
-    SOURCE can also be vectors from other programs: .npy, .fvecs, .fbin, .u8bin, or HDF5 of
-    ann-benchmarks. X.txt and X.ids.txt beside X.npy have sentences and ids.
+    SOURCE can also be a vector file from another program: .npy, .fvecs, .fbin, .u8bin, or HDF5 of
+    ann-benchmarks. Put sentences into X.txt and ids into X.ids.txt beside X.npy.
 
-    To bring an existing index in line with its pictures, use boc sync; to add others, boc add.
+    To bring an existing index in line with its pictures, use boc sync. To add other pictures, use
+    boc add.
 
-    From a file of boc copy, the command makes the same index again, with the same scores; --code
+    From a file written by boc copy, the command recreates the index with the same scores; --code
     chooses another code.
 
-    With --shard, several processes or machines load one index on a server at the same time, each
-    its part of the same feature files. The last process publishes the index. If a process dies,
-    repeat its command on any machine.
+    With --shard, several processes or machines load one index onto a server at the same time. Each
+    loads its part of the same feature files. The last process publishes the index. If a process
+    dies, repeat its command on any machine.
 
     Pictures have metadata: taken, taken_from, camera, lens, gps_latitude, gps_longitude, width,
     height, orientation, folder, name, size, modified; with --ocr also ocr, the words inside the
-    picture. The table of --metadata has one line per item; its values replace metadata of the
-    picture. A caption has the values of its picture, unless the table has a line for it. The header
-    gives types: keyword, integer, float, boolean, date, text. A vertical bar separates several
-    values.
+    picture. The table given by --metadata has one line per item; its values override the picture's
+    own metadata. A caption inherits the values of its picture unless the table has a line for the
+    caption. The header declares types: keyword, integer, float, boolean, date, text. A vertical bar
+    separates several values.
 
     \b
     Examples: boc index photos photos.h5

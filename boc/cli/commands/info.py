@@ -1,4 +1,4 @@
-"""boc info."""
+"""Define the command boc info."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def command(name: str | None, at: str, as_json: bool) -> None:
     """Show the contents of the index NAME and how it was made. Without NAME, list the indexes and
     the features of the backend.
 
-    The bytes per item are for one copy; each replica on a server takes as many again.
+    The bytes per item are for one copy; each replica on a server takes the same number again.
 
     \b
     Examples: boc info photos
@@ -52,7 +52,7 @@ def command(name: str | None, at: str, as_json: bool) -> None:
     hubs = "not corrected: the encoder has no bank of queries"
     if facts["offsets"]:
         hubs = "corrected by offsets from the bank of the encoder"
-    # A server tells sizes only to users with the right "monitor".
+    # A server reports sizes only to users with the "monitor" privilege.
     stored = "unknown: this user lacks the right monitor"
     if facts["bytes"]:
         parts = [f"{part} {n / total:.0f}" for part, n in facts["bytes"].items() if n]
@@ -86,7 +86,7 @@ def print_rows(rows: Mapping[str, object]) -> None:
 
 
 def describe_recall(recall: dict[str, Any], plan: str) -> str:
-    """Return the recall that the budgets were chosen for, and the recall that they reached."""
+    """Return the recall that the budgets were chosen for, and the measured recall."""
     if not recall:
         return "not promised; the code has default budgets"
     if plan == "all" or "measured" not in recall:

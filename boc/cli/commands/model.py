@@ -1,4 +1,4 @@
-"""boc model."""
+"""Define the command boc model."""
 
 import json
 import sys
@@ -19,7 +19,7 @@ def command() -> None:
     """Download and manage encoders that others trained.
 
     MODEL is clip, siglip2 or multilingual, or ORG/NAME of a model on the Hugging Face hub. Models
-    are kept in BOC_MODELS [default: ~/.local/share/boc/models], and used as --encoder clip or
+    are stored in BOC_MODELS [default: ~/.local/share/boc/models]; use them as --encoder clip or
     --encoder clip:ORG/NAME.
 
     \b
@@ -38,18 +38,18 @@ def command() -> None:
 @click.option(
     "--precision",
     type=click.Choice([*models.PRECISIONS]),
-    help="Precision of networks in ONNX: 32 (full), 16 (half) or 8 bits; half finds nearly the "
-    "same hits, 8bit different and worse hits [default: the most exact].",
+    help="Precision of ONNX networks: full (32 bits), half (16) or 8bit; half finds nearly the "
+    "same hits, 8bit finds worse hits [default: the most precise].",
 )
 @click.option("--yes", is_flag=True, help="Download without asking for confirmation.")
 def get(name: str, revision: str | None, precision: str | None, yes: bool) -> None:
-    """Download MODEL, after showing its size and licence, and the missing packages that it needs.
+    """Download MODEL, after showing its size, its licence, and any missing packages.
 
-    Networks in ONNX, as published by Xenova, onnx-community, Immich and Qdrant, need no torch.
-    Files are checked against the digests of the server; networks with short names are checked
-    against pinned digests, or against the digests of their first download. After a failure, repeat
-    the command: complete files are not downloaded again. To use another server, set HF_ENDPOINT to
-    its address.
+    ONNX networks, as published by Xenova, onnx-community, Immich and Qdrant, do not need torch.
+    Files are checked against the server's digests; networks with short names are checked against
+    pinned digests, or against the digests of their first download. After a failure, repeat the
+    command; complete files are not downloaded again. To use another server, set HF_ENDPOINT to its
+    address.
 
     \b
     Examples: boc model get clip
@@ -71,7 +71,7 @@ def get(name: str, revision: str | None, precision: str | None, yes: bool) -> No
             precision,
         )
         if not other and not models.verify(present):
-            click.echo(f"{repository} is there already: {present.folder}")
+            click.echo(f"{repository} is already downloaded: {present.folder}")
             if revision is None:
                 click.echo("To ask for a newer one: --revision main", err=True)
             return
@@ -108,7 +108,7 @@ def get(name: str, revision: str | None, precision: str | None, yes: bool) -> No
 @command.command("list")
 @options.as_json
 def show(as_json: bool) -> None:
-    """List the downloaded models, and the short names of models to download.
+    """List the downloaded models, and the short names of models available for download.
 
     \b
     Examples: boc model list

@@ -1,4 +1,4 @@
-"""boc search."""
+"""Define the command boc search."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ if TYPE_CHECKING:
     type=options.ID,
     multiple=True,
     metavar="[-]ID",
-    help="Id of an item that hits should be like, or, after a minus, unlike; can be repeated.",
+    help="Id of an item that hits should resemble, or, after a minus, should not; can be repeated.",
 )
 @click.option(
     "--queries",
     type=options.PATH,
-    help="File of queries, - for stdin: one sentence per line, or vectors.",
+    help="File of queries, or - for stdin: one sentence per line, or vectors.",
 )
 @click.option(
     "--run",
     type=options.PATH,
-    help="TREC run to write, with the hits of --queries.",
+    help="TREC run file to write for --queries.",
 )
 @click.option(
     "--find",
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 @click.option(
     "--sort",
     metavar="[-]FIELD",
-    help="Field that orders the hits, smallest value first; after a minus, largest value first.",
+    help="Field to sort by, smallest value first, or, after a minus, largest value first.",
 )
 @click.option("-k", default=10, help="Number of hits per query.")
 @click.option(
@@ -85,14 +85,14 @@ if TYPE_CHECKING:
 @click.option(
     "--hybrid",
     type=click.Choice([*HYBRIDS, "words"]),
-    help="Use the words of the sentence (BM25): fuse both rankings (rrf), or search by words "
-    "alone, without the encoder (words).",
+    help="Word search (BM25): fused with the vector ranking (rrf), or alone, without the encoder "
+    "(words).",
 )
 @click.option("--collapse", is_flag=True, help="Group near-duplicates under their best hit.")
 @click.option(
     "--html",
     type=options.PATH,
-    help="HTML page to write, with the pictures of the hits.",
+    help="HTML page of the hit pictures to write.",
 )
 @click.option(
     "--paths",
@@ -128,11 +128,11 @@ def command(
     """Search the index NAME by a sentence, pictures, or items.
 
     TEXT, pictures (--image) and items (--like) can be combined. In TEXT, -word or -"some words"
-    is unwanted; \\-word is a word that begins with a minus.
+    marks unwanted words; \\-word is a word that begins with a minus.
 
-    --request prints the server request instead of running it. Send it to the server to get the hits
-    of this search, in the same order. In place of secrets it names their variables: BOC_PASSWORD
-    and BOC_API_KEY.
+    --request prints the server request instead of running it. Send it to the server to get the same
+    hits in the same order. Secrets are replaced by the names of their variables, BOC_PASSWORD and
+    BOC_API_KEY.
 
     \b
     Examples: boc search photos "two dogs play in the snow"
@@ -172,7 +172,7 @@ def command(
     if ways := [way for way in ("as_json", "paths", "as_request") if options.on_command_line(way)]:
         if len(ways) > 1:
             raise click.UsageError(
-                "give one of --json, --paths and --request: each prints something else",
+                "--json, --paths and --request exclude each other; give one of them",
             )
         # An option on the command line has priority over the settings.
         as_json = ways == ["as_json"]
@@ -229,7 +229,7 @@ def query_of(
     images: Sequence[Path] = (),
     like: Sequence[str] = (),
 ) -> Query:
-    """Return the query of TEXT, pictures and items; a minus marks unwanted items."""
+    """Build the query from TEXT, pictures and items; a minus marks unwanted items."""
     from boc.search.queries import Query, parse_text
 
     sentence, minus = parse_text(text)
@@ -245,7 +245,7 @@ def search_file(
     *,
     by_words: bool,
 ) -> Answers:
-    """Search by each sentence or each vector of a file."""
+    """Search by each sentence or vector in a file."""
     from boc.inputs.features import is_feature_file, read_queries
     from boc.search.queries import parse_text
 
@@ -267,7 +267,7 @@ def search_file(
     if by_words:
         ranked = searcher.search_words([text for _, text in sentences], search_options)
         return [(*sentence, hits) for sentence, hits in zip(sentences, ranked, strict=True)]
-    # One batch searches all sentences without unwanted words.
+    # Sentences without unwanted words are searched in one batch.
     batch = {}
     for _, text in sentences:
         wanted, minus = parse_text(text)
@@ -284,7 +284,7 @@ def search_file(
 
 
 def read_sentences(path: Path) -> list[tuple[str, str]]:
-    """Return the ids and sentences of a file; by default an id is the number of a line."""
+    """Return the ids and sentences in a file; the default id is the line number."""
     shown = f"--queries {path}"
     pairs = []
     for number, line in enumerate(options.read_lines(str(path), shown, "sentences"), 1):
@@ -311,7 +311,7 @@ def print_answers(
     *,
     as_json: bool,
 ) -> None:
-    """Print the hits as JSON, as ``paths``, or as a list."""
+    """Print the hits as JSON, as paths only (``paths``), or as a list."""
     from boc.plan import ALL_COMPARED
 
     for id, query, hits in answers:
@@ -342,7 +342,7 @@ def print_answers(
 
 
 def print_hit(rank: int, hit: Hit) -> None:
-    """Print a hit as a line: its rank, score, id, sentence, and duplicates."""
+    """Print a hit as one line with its rank, score, id, sentence and duplicates."""
     parts = [f"{rank:3d}", f"{hit.score:7.4f}", options.plain(hit.id)]
     if hit.item.modality == "text":
         parts.append(options.plain(hit.item.content))
@@ -352,8 +352,8 @@ def print_hit(rank: int, hit: Hit) -> None:
 
 
 def print_paths(hits: Sequence[Hit]) -> None:
-    """Print the paths of pictures, one per line: their exact bytes, or on a terminal without
-    control characters."""
+    """Print the paths of pictures, one per line, as exact bytes, or, on a terminal, without control
+    characters."""
     left = []
     for hit in hits:
         if hit.path is None:
@@ -370,7 +370,7 @@ def print_paths(hits: Sequence[Hit]) -> None:
 
 
 def tell_words(searcher: Searcher, text: str) -> None:
-    """Print on stderr the words of a sentence that neither index nor encoder knows, and
+    """Print to stderr the words of a sentence that neither the index nor the encoder knows, with
     suggestions."""
     from boc.search.spelling import Spelling
 
@@ -389,7 +389,7 @@ def tell_words(searcher: Searcher, text: str) -> None:
         )
         return
     for word, near in Spelling(searcher).unknown(text):
-        # The notes already list words without suggestions if the encoder counts words.
+        # If the encoder counts words, the notes already list words without suggestions.
         if near is None and searcher.caption_counts:
             continue
         meant = f"; did you mean {near}?" if near else ""

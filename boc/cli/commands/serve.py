@@ -1,4 +1,4 @@
-"""boc serve."""
+"""Define the command boc serve."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from boc.cli import options
     "hosts",
     multiple=True,
     metavar="NAME",
-    help="Additional host name that requests may use; can be repeated.",
+    help="Additional host name to accept in requests; can be repeated.",
 )
 @click.option("--open", "browse", is_flag=True, help="Open the page in a browser.")
 @click.option(
     "--keep",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
     metavar="FOLDER",
-    help="Folder for the pictures that clients with the token send to POST /api/library; they are "
-    "added to the index.",
+    help="Folder for pictures that clients with the token send to POST /api/library; the index "
+    "gets these pictures.",
 )
-@click.option("--log", is_flag=True, help="Log requests to stderr, without token, query and ids.")
+@click.option("--log", is_flag=True, help="Log requests to stderr, without token, query or ids.")
 @options.at
 @options.moved_encoder
 def command(
@@ -53,11 +53,11 @@ def command(
     at: str,
     encoder: str | None,
 ) -> None:
-    """Serve the search page of the index NAME. The server also has a JSON interface; Ctrl-C stops
-    it.
+    """Serve the search page of the index NAME. The server also has a JSON interface. Press Ctrl-C
+    to stop the server.
 
-    If the variable BOC_TOKEN is set, every client must send its value as a token. Thumbnails are
-    cached in boc/thumbnails in XDG_CACHE_HOME [default: ~/.cache].
+    If the environment variable BOC_TOKEN is set, every client must send its value as a token.
+    Thumbnails are cached in boc/thumbnails in XDG_CACHE_HOME [default: ~/.cache].
 
     \b
     Examples: boc serve photos --open
@@ -84,7 +84,7 @@ def command(
         searcher = Searcher.open(name, at, encoder=encoder)
         click.echo(f"loading the encoder {searcher.index.manifest.identity.spec}", err=True)
         searcher.warm()
-        # The collector goes through what requests make, not through all that was loaded.
+        # The garbage collector then skips all objects that were loaded before the first request.
         gc.freeze()
         if host not in LOOPBACK and token is None:
             all_may = f"everybody who reaches {host} can search and see these pictures"

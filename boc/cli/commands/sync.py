@@ -1,4 +1,4 @@
-"""boc sync."""
+"""Define the command boc sync."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 @click.option(
     "--missing",
     type=click.Choice(["remove", "remove-many", "keep"]),
-    help="For files that are gone [default: keep those of folders that are gone or empty, remove "
-    "others].",
+    help="Action for items whose files are gone [default: keep items of missing or empty folders, "
+    "remove others].",
 )
 @click.option(
     "--watch",
@@ -42,21 +42,21 @@ def command(
     watching: bool,
     **keywords: Any,
 ) -> None:
-    """Bring the index NAME in line with its pictures. SOURCE is the folders or the CSV of the
-    index.
+    """Bring the index NAME in line with its pictures. SOURCE is the folders or the CSV that the
+    index was made from.
 
     Only new and changed pictures are encoded, with the encoder and the code of the index. A renamed
     or moved picture keeps its vector; a picture whose file is gone is removed. Files are compared
-    by size and time, and by contents if size or time differ. An unreadable picture is not tried
-    again until its file changes. After a kill, the same command continues. --ocr reads the words
-    inside new and changed pictures, and inside pictures not read before.
+    by size and time, and by contents if size or time differs. An unreadable picture is not retried
+    until its file changes. If the command is killed, run it again to continue. --ocr reads the
+    words inside new and changed pictures, and inside pictures not yet read by OCR.
 
-    Nothing is removed if a folder is missing or empty, like that of an unmounted disk, or if more
-    than half of the pictures or captions would be removed. Pictures of a folder below that is gone
-    or empty as a whole are kept, and the folder is named; --missing remove removes them. --missing
-    keep keeps all items whose files are gone, such as those of a detached disk.
+    Nothing is removed if a folder is missing or empty, as on an unmounted disk, or if more than
+    half of the pictures or captions would be removed. If a subfolder is missing or empty, its
+    pictures are kept and the subfolder is named; --missing remove removes these pictures. --missing
+    keep keeps all items whose files are gone, such as items on a detached disk.
 
-    With --watch, each sync that changes something prints a line, and the encoder stays loaded.
+    With --watch, each sync that changes items prints a line, and the encoder stays loaded.
 
     \b
     Examples: boc sync photos ~/Pictures

@@ -1,4 +1,4 @@
-"""boc train."""
+"""Define the command boc train."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     "recipe_name",
     default="small",
     metavar="NAME",
-    help="Recipe for network, sizes and settings; see below.",
+    help="Recipe for the network, its sizes and its settings; see below.",
 )
 @click.option(
     "--validate",
@@ -56,13 +56,15 @@ def command(
     settings: tuple[str, ...],
     device: str,
 ) -> None:
-    """Train an encoder on pictures with captions. The encoder is a TERN, TERAN, VSRN or VSRN++.
+    """Train an encoder on pictures with captions. The encoder is a TERN, TERAN, VSRN or VSRN++;
     SOURCE is a CSV or a regions file.
 
     Some pictures are held out, at random or by --validate. The command keeps the weights with the
-    best recall on held-out pictures. After a kill, the same command continues where it stopped.
+    best recall on held-out pictures. If the command is killed, run it again to continue where it
+    stopped.
 
-    The text tower (--set text=...) is small, minilm, words, gru, lstm, or a folder with a BERT.
+    The text tower (--set text=...) is small, minilm, words, gru, lstm, or a folder that contains a
+    BERT.
 
     \b
     Recipes for thousands of pictures, on a CPU:
@@ -134,9 +136,9 @@ def command(
 
 
 def regions_file(data: Source, output: Path, source: RegionSource) -> Path:
-    """Write the regions of all pictures beside the run that reads them, and return the path.
+    """Write the regions of all pictures to a file beside the training run, and return its path.
 
-    Unusable pictures are left out, with a line each.
+    Unusable pictures are left out, and each is printed on a line.
     """
     from boc.inputs.extraction import Extraction
     from boc.inputs.features import FeatureFile
@@ -151,7 +153,7 @@ def regions_file(data: Source, output: Path, source: RegionSource) -> Path:
 
 
 def show_recalls(now: TrainingProgress) -> None:
-    """Print loss and recalls at the end of an epoch, above the bar."""
+    """Print the loss and the recalls of a finished epoch above the progress bar."""
     from tqdm import tqdm
 
     if now.recalls is not None:

@@ -1,4 +1,4 @@
-"""boc verify."""
+"""Define the command boc verify."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ AGAINST = {
     type=options.PATH,
     multiple=True,
     metavar="FILE",
-    help="Feature file to check against, instead of the stored vectors; can be repeated.",
+    help="Feature file to check against instead of the stored vectors; can be repeated.",
 )
 @options.as_json
 @options.at
 def command(name: str, features: tuple[Path, ...], as_json: bool, at: str) -> None:
-    """Check that the index NAME is whole and exact. The checks cover checksums of files, scores and
-    counts.
+    """Check that the index NAME is complete and exact. The command checks file checksums, scores
+    and counts.
 
-    The queries are the codes of random items. The score of each of 1,000 pairs of a query and an
-    item, hit or not, must equal the dot product of their term frequencies. The command prints every
-    mismatch; the exit status is then 1.
+    The queries are the codes of random items. For each of 1,000 pairs of a query and an item, hit
+    or not, the score must equal the dot product of their term frequencies. The command prints every
+    mismatch and then exits with status 1.
 
     \b
     Examples: boc verify photos

@@ -158,7 +158,7 @@ def _check_origin(headers: Headers) -> None:
     if site not in (None, "same-origin", "none") or page != ours:
         raise ProblemError(
             403,
-            f"this is not for pages of {(origin or site or '')[:100]}; open the page here itself",
+            f"pages of {(origin or site or '')[:100]} have no access; open the page of this server",
         )
 
 

@@ -21,7 +21,7 @@ class BodyLimit:
         self._app = app
         # A form adds some bytes to its picture.
         self._most = settings.upload + 65_536
-        # Memory holds this many bodies of the largest size, or more smaller bodies.
+        # Memory may contain this many bodies of the largest size, or more smaller bodies.
         self._room = 16 * self._most
         self._limit = settings.upload
         self._patience = settings.patience
@@ -79,7 +79,7 @@ class BodyLimit:
                 return bytes(body)
 
     def _too_long(self) -> ProblemError:
-        said = f"the picture has too many bytes, the limit is {self._limit:,}; reduce it"
+        said = f"the picture has too many bytes; the limit is {self._limit:,}; reduce it"
         return ProblemError(413, said, {"Connection": "close"})
 
 
@@ -108,8 +108,7 @@ class LoadLimit:
         if scope["type"] != "http" or not path_of(scope).startswith("/api/"):
             await self._app(scope, receive, send)
             return
-        # Thumbnails and picture files have queues of their own, and every request with a body is an
-        # upload.
+        # Thumbnails and picture files have their own queues; a request with a body is an upload.
         kind = path_of(scope).split("/")[2]
         if kind in ("library", "facets", "words", "explain"):
             kind = "helper"
@@ -133,6 +132,6 @@ class LoadLimit:
                 await self._app(scope, receive, send if kind == "picture" else buffer)
         finally:
             self._room[kind] += 1
-        # Sending happens here, where a slow client does not hold up other requests.
+        # Responses are sent here, where a slow client does not delay other requests.
         for message in response:
             await send(message)

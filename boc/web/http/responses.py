@@ -44,8 +44,8 @@ def as_json(value: Any, status: int = 200, headers: Mapping[str, str] | None = N
 
 
 def parameter_words(mark: str) -> str:
-    """Write an option named in a hint as the request parameter of the same name. Other options stay
-    as they are, for the operator, who types them on the command line."""
+    """Convert an option named in a hint to the request parameter of the same name. Other options
+    are kept for the operator, who types them on the command line."""
     name, _, value = mark[2:].partition(" ")
     return f"{name}={value}" if name in PARAMETERS else mark
 

@@ -52,7 +52,7 @@ def listen(host: str, port: int) -> socket.socket:
         sock = socket.socket(family, kind, protocol)
     except OSError as error:
         raise BocError(
-            f"{host}: no address of this machine ({error.strerror})",
+            f"{host}: not an address of this machine ({error.strerror})",
             "give <--host 127.0.0.1>",
         ) from error
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -66,10 +66,10 @@ def listen(host: str, port: int) -> socket.socket:
         if error.errno == errno.EADDRINUSE:
             raise BocError(
                 f"port {port} of {host} is taken",
-                "stop what runs there, or give another <--port> (0 takes a free one)",
+                "stop the program that uses it, or give another <--port> (0 for any free port)",
             ) from error
         raise BocError(
-            f"{host}:{port}: cannot be listened at ({error.strerror})",
+            f"{host}:{port}: cannot listen ({error.strerror})",
             "give other <--host>, <--port>",
         ) from error
     return sock

@@ -28,8 +28,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Content:
-    """An open picture file; ``kind`` is its format, such as "JPEG". ``path`` leads to this very
-    file, and ``state`` identifies it."""
+    """Open picture file; ``kind`` is its format, such as "JPEG". ``path`` leads to this very file,
+    and ``state`` identifies it."""
 
     file: BinaryIO
     name: str

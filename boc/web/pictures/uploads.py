@@ -16,7 +16,7 @@ from boc.web.http.responses import ProblemError
 
 @dataclass(frozen=True)
 class Upload:
-    """An uploaded picture in a temporary file; ``key`` is the digest of its bytes."""
+    """Uploaded picture in a temporary file; ``key`` is the digest of its bytes."""
 
     path: Path
     name: str
@@ -34,7 +34,7 @@ def keep_upload(data: bytes, name: str | None, most: int, pixels: int) -> Iterat
     if len(data) > most:
         raise ProblemError(
             413,
-            f"the picture has {len(data):,} bytes, the limit is {most:,}; reduce it",
+            f"the picture has {len(data):,} bytes, but the limit is {most:,}; reduce it",
         )
     if not data:
         raise ProblemError(400, "the picture is empty (0 bytes); send a JPEG or PNG")
@@ -47,7 +47,7 @@ def keep_upload(data: bytes, name: str | None, most: int, pixels: int) -> Iterat
         if isinstance(error.__context__, UnidentifiedImageError):
             raise ProblemError(
                 415,
-                f"this is no picture in a known format; send one of {', '.join(formats())}",
+                f"the file is not a picture in a known format; send one of {', '.join(formats())}",
             ) from None
         if isinstance(error.__context__, Image.DecompressionBombError):
             raise ProblemError(
@@ -58,7 +58,7 @@ def keep_upload(data: bytes, name: str | None, most: int, pixels: int) -> Iterat
     if width * height > pixels:
         raise ProblemError(
             413,
-            f"{width} x {height} pixels, the limit is {pixels:,}; reduce the picture",
+            f"{width} x {height} pixels, but the limit is {pixels:,}; reduce the picture",
         )
     with picture_file(data) as path:
         shown = Path(name or "").name[:100] or "the picture"

@@ -109,7 +109,7 @@ CASES = [
     (f"search photos hello {AT} --encoder tern:{{home}}/broken-model", ["damaged model"]),
     (
         f"search photos hello {AT} --encoder teran:{{home}}/model",
-        ["holds a tern, not a teran; write tern:"],
+        ["contains a tern, not a teran; write tern:"],
     ),
     (
         f"index photos {{home}}/none {AT} {ENCODER}",
@@ -140,11 +140,11 @@ CASES = [
     (f"search photos hello --like 000.png --hybrid words {AT}", ["leave pictures, items out"]),
     (f"search photos hello --hybrid words --collapse {AT}", ["leave out collapse"]),
     (f"search photos --queries {{home}}/photos.h5 --hybrid words {AT}", ["needs sentences"]),
-    (f"search photos hello --request {AT}", ["answers no HTTP requests", "boc copy photos"]),
+    (f"search photos hello --request {AT}", ["has no HTTP interface", "boc copy photos"]),
     (f"search photos hello --request --hybrid words {AT}", ["leave out --queries, --hybrid"]),
     (
         f"search photos hello --request --json {AT}",
-        ["give one of --json, --paths and --request"],
+        ["--json, --paths and --request exclude each other"],
     ),
     (
         f"add photos {{home}}/photos.h5 --metadata {{home}}/fine.csv {AT}",

@@ -429,7 +429,7 @@ def test_check_files(tmp_path: Path, library: Path):
         ),
     )
     with (
-        pytest.raises(FeatureFileError, match="holds regions"),
+        pytest.raises(FeatureFileError, match="contains regions"),
         FeatureFile(library / "regions.h5") as file,
     ):
         check_files([file])
@@ -583,11 +583,11 @@ def test_load_damaged_file(tmp_path: Path):
     ):
         path = tmp_path / "book.npz"
         path.write_bytes(content)
-        with pytest.raises(BocError, match="not a codebook of boc, or damaged"):
+        with pytest.raises(BocError, match="not a boc codebook, or damaged"):
             Codebook.load(path)
-    with pytest.raises(BocError, match="not a codebook"):
+    with pytest.raises(BocError, match="not a boc codebook"):
         Codebook.load(tmp_path)
-    with pytest.raises(BocError, match="no such file of a codebook; make one"):
+    with pytest.raises(BocError, match="codebook file does not exist; make one"):
         Codebook.load(tmp_path / "none.npz")
 
 
@@ -595,7 +595,7 @@ def test_load_other_formats(tmp_path: Path):
     older = Codebook.load(archive(tmp_path / "book.npz", about=about(format=1, spread=0.5)))
     assert np.array_equal(older.centroids, made().centroids)
     path = archive(tmp_path / "book.npz", about=about(format=3, novelty="x"))
-    with pytest.raises(BocError, match="codebook format 3, this boc reads to 2; upgrade boc"):
+    with pytest.raises(BocError, match="format 3, but this boc reads up to 2; upgrade boc"):
         Codebook.load(path)
 
 

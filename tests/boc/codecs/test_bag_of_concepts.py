@@ -397,7 +397,7 @@ def test_items_without_concepts():
     )
     with pytest.raises(
         BocError,
-        match=r"no concept vectors here; .*boc extract --set concepts=true",
+        match=r"the items have no concept vectors; .*boc extract --set concepts=true",
     ):
         codec.encode_documents(Embeddings("image", np.ones((1, WIDTH), np.float32)))
 

@@ -140,7 +140,7 @@ def test_invalid_parameters_and_inputs():
         LateInteraction(density=101).fit(some)
     with pytest.raises(ValueError, match="0 concepts found"):
         LateInteraction().fit(sets([0, 0], 0))
-    with pytest.raises(BocError, match="no concept vectors here"):
+    with pytest.raises(BocError, match="the items have no concept vectors"):
         LateInteraction().read(Embeddings("text", np.zeros((1, WIDTH), np.float32)))
 
 
@@ -178,7 +178,7 @@ def test_index_scores_and_explanation(library: Path, tmp_path: Path):
         text="a red box",
     )
     assert sum(match.product for match in explained.matches) > 0
-    with pytest.raises(BocError, match="reads the concept sets of the encoder"):
+    with pytest.raises(BocError, match="reads the encoder's concept sets"):
         copy_index(
             "late",
             "other",

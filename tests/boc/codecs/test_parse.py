@@ -179,9 +179,9 @@ def test_str_is_shortest_form(code: Code, text: str):
         ("scalar(plain=yes)", ["plain must be true or false, got 'yes'"]),
         ("soft(aggregate=mean)", ["aggregate must be sum or max, got 'mean'"]),
         ("hard(codebook='')", ["codebook must be the path of a file, got ''"]),
-        ("", ["is not of the right form", "write NAME:Z/QUERY_Z", "dictionary:2/64"]),
+        ("", ["has invalid syntax", "write NAME:Z/QUERY_Z", "dictionary:2/64"]),
         *[
-            (text, [repr(text), "is not of the right form"])
+            (text, [repr(text), "has invalid syntax"])
             for text in (
                 "bits:32:4",
                 "soft(z=8",
@@ -381,7 +381,7 @@ def test_load_codebook_of_own_kind_only(books: dict[str, Path], name: str):
         )
         with pytest.raises(
             BocError,
-            match=f"the codebook holds {contents}; make one with boc build-.*FILE{option}$",
+            match=f"the codebook contains {contents}; make one with boc build-.*FILE{option}$",
         ):
             code.load_codebook()
     with pytest.raises(BocError, match="no such file"):

@@ -558,7 +558,7 @@ def test_restore_errors(config: dict[str, Any], message: str):
         (
             lambda: global_code().fit(Embeddings("image", unit(0, 0))),
             BocError,
-            "no vectors to fit a code on",
+            "no vectors to learn a code from",
         ),
         (
             lambda: postings_read(np.ones(4, int), sparse.csr_array((2, 5))),

@@ -230,7 +230,7 @@ def test_owners_are_positions(order: list[str], spare: list[str]):
 def test_items_without_an_answer_are_refused():
     with pytest.raises(BocError, match="a caption belongs to 'x', which is not among the pictures"):
         owners_of(["a"], ["a", "x"])
-    with pytest.raises(BocError, match=r"2 pictures have no caption \(as 'b'\)"):
+    with pytest.raises(BocError, match=r"2 pictures have no caption \(such as 'b'\)"):
         owners_of(["a", "b", "c"], ["a"])
 
 
@@ -388,7 +388,7 @@ ROWS = np.eye(3, dtype=np.float32)
                 np.arange(3),
                 ROWS[:, :2],
             ),
-            "for 3 captions and 2 pictures, there are 3 and 3",
+            "for 3 captions and 2 pictures, but the items are 3 and 3",
         ),
     ],
 )

@@ -149,10 +149,10 @@ def test_invalid_relevance_files_are_refused(tmp_path: Path):
     with pytest.raises(BocError, match="cannot be read"):
         read_relevance(path, 2)
     path.write_bytes(b"")
-    with pytest.raises(BocError, match="0 bytes are not whole float32 rows of 2 captions"):
+    with pytest.raises(BocError, match="0 bytes are not complete float32 rows for 2 captions"):
         read_relevance(path, 2)
     some_relevance().tofile(path)
-    with pytest.raises(BocError, match="24 bytes are not whole float32 rows of 4 captions"):
+    with pytest.raises(BocError, match="24 bytes are not complete float32 rows for 4 captions"):
         read_relevance(path, 4)
     np.save(
         path.with_suffix(".npy"),
@@ -162,7 +162,7 @@ def test_invalid_relevance_files_are_refused(tmp_path: Path):
     with pytest.raises(BocError, match="has a numpy header"):
         read_relevance(path.with_suffix(".npy"), 2)
     np.full((2, 3), -7, dtype=np.float32).tofile(path)
-    with pytest.raises(BocError, match="holds -7, relevance is 0 or more"):
+    with pytest.raises(BocError, match="contains -7, but relevance is 0 or more"):
         read_relevance(path, 2)
 
 

@@ -355,19 +355,22 @@ def test_files_without_vectors_or_concepts_cannot_be_scored(
     assert Gallery.of(models[0], bare).scores().shape == (TEXTS, IMAGES)
     with pytest.raises(
         FeatureFileError,
-        match=r"bare.h5: holds no concept sets of its image items, which mrsw",
+        match=r"bare.h5: no concept sets of its image items, which mrsw",
     ):
         Gallery.of(models[0], bare).scores("mrsw")
     with pytest.raises(BocError, match="no re-rank metric 'cosine'"):
         Gallery.of(bare).scores("cosine")
-    with pytest.raises(FeatureFileError, match="holds regions, not vectors"):
+    with pytest.raises(FeatureFileError, match="contains regions, not vectors"):
         Gallery.of(models[0], library / "regions.h5")
-    with pytest.raises(FeatureFileError, match=r"empty\.h5: holds no pictures"):
+    with pytest.raises(FeatureFileError, match=r"empty\.h5: contains no pictures"):
         Gallery.of(write(tmp_path / "empty.h5", ([], [])))
 
 
 def test_relevance_of_other_pictures_is_refused(models: list[Path], tmp_path: Path) -> None:
     gallery = Gallery.of(models[0])
     gallery.relevance()[:, :-1].tofile(tmp_path / "other.f32")
-    with pytest.raises(BocError, match="for 11 captions and 4 pictures, there are 11 and 5"):
+    with pytest.raises(
+        BocError,
+        match="for 11 captions and 4 pictures, but the items are 11 and 5",
+    ):
         gallery.relevance(tmp_path / "other.f32")

@@ -352,7 +352,7 @@ def test_deleted_item_is_named(index: Engine, monkeypatch: pytest.MonkeyPatch) -
         "items",
         lambda: iter([*ITEMS, picture("gone.jpg")]),
     )
-    with pytest.raises(BocError, match=r"item 'gone\.jpg' went away"):
+    with pytest.raises(BocError, match=r"item 'gone\.jpg' was deleted meanwhile"):
         verify(index, pairs=N * N)
 
 
@@ -419,7 +419,7 @@ def write(
 
 
 def test_other_features_are_refused(index: Engine, tmp_path: Path) -> None:
-    with pytest.raises(BocError, match=r"no item '.*', which the index holds"):
+    with pytest.raises(BocError, match=r"no item '.*' of the index"):
         verify(
             index,
             files=[

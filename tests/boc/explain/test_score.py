@@ -385,8 +385,8 @@ def test_the_command_writes_json(searcher: Searcher, library: Path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("003.png",), "give TEXT (in quotes) and the ID"),
-        ((SENTENCE, "003.png", "--image", "x.png"), "give TEXT (in quotes) and the ID"),
+        (("003.png",), "give TEXT (in quotes) and an item's ID"),
+        ((SENTENCE, "003.png", "--image", "x.png"), "give TEXT (in quotes) and an item's ID"),
         ((SENTENCE, "nope"), "no item 'nope' in the index"),
     ],
 )

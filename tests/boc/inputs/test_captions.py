@@ -323,7 +323,7 @@ def test_parquet(pictures: Path):
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(
         SourceError,
-        match="no Parquet file",
+        match="not a readable Parquet file",
     ):
         open_source(path)
 

@@ -148,7 +148,7 @@ DAMAGES = {
     "bomb": Damage(
         ".png",
         bomb,
-        "60000 x 60000 pixels, the limit is 100,000,000",
+        "60000 x 60000 pixels, but the limit is 100,000,000",
     ),
     "lost": Damage(
         ".tif",
@@ -525,10 +525,10 @@ def test_index_of_shards(library: Path, tmp_path: Path, parts: int):
 def test_index_refuses_mixed_files(library: Path, tmp_path: Path):
     one = library / "photos.h5"
     for files, words in (
-        ((one, one), f"{one} and {one} both hold"),
+        ((one, one), f"{one} and {one} both contain"),
         (
             (one, library / "regions.h5"),
-            f"{library / 'regions.h5'} holds no vectors",
+            f"{library / 'regions.h5'} contains no vectors",
         ),
         (
             (one, library / "images"),
@@ -536,7 +536,7 @@ def test_index_refuses_mixed_files(library: Path, tmp_path: Path):
         ),
         (
             (one, tmp_path / "missing.h5"),
-            "missing.h5: no such file",
+            "missing.h5: file does not exist",
         ),
     ):
         result = boc(
@@ -559,7 +559,7 @@ def test_wrong_shard(library: Path, tmp_path: Path, shard: str):
         shard,
     )
     assert result.exit_code == 1
-    assert f"{shard!r} is no shard; write I/N with I from 1 to N, for example 3/16" in result.stderr
+    assert f"{shard!r} is not a shard; write I/N with I from 1 to N, such as 3/16" in result.stderr
     assert not list(tmp_path.iterdir())
     with pytest.raises(SourceError):
         open_source(library / "captions.csv").part(shard)

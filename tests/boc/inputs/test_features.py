@@ -226,7 +226,7 @@ def test_region_batches(tmp_path: Path) -> None:
         found = file.region_batch("image", 0, 3).regions()
         with pytest.raises(
             FeatureFileError,
-            match=r"r.h5: holds regions, not vectors; use boc extract --encoder",
+            match=r"r.h5: contains regions, not vectors; use boc extract --encoder",
         ):
             file.batch("image", 0, 3)
         for one, (features, boxes) in zip(found, sets, strict=True):
@@ -262,7 +262,7 @@ def test_resumed_file_is_identical(tmp_path: Path, before: int) -> None:
         extend(writer, PARTS[:before])
     with pytest.raises(
         FeatureFileError,
-        match="not finished; repeat the boc extract",
+        match="unfinished; repeat the boc extract",
     ):
         FeatureFile(path)
     (tmp_path / "resumed.h5.parts" / ".000000000000-000000000003.h5.tmp").write_bytes(
@@ -356,7 +356,7 @@ def refusal(path: Path) -> str:
 
 
 def test_no_feature_file(tmp_path: Path) -> None:
-    assert "no such file; make it with boc extract" in refusal(tmp_path / "missing.h5")
+    assert "file does not exist; make it with boc extract" in refusal(tmp_path / "missing.h5")
     (tmp_path / "notes.h5").write_text("not HDF5")
     (tmp_path / "empty.h5").touch()
     for name in ("notes.h5", "empty.h5", "."):
@@ -375,7 +375,7 @@ def test_a_newer_or_incomplete_header_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "f.h5", HEADER, PARTS)
     with h5py.File(path, "a") as file:
         file.attrs["format"] = FORMAT + 1
-    assert f"feature format {FORMAT + 1}, this boc reads to {FORMAT}; upgrade boc" in refusal(path)
+    assert f"format {FORMAT + 1}, but this boc reads up to {FORMAT}; upgrade boc" in refusal(path)
     with h5py.File(path, "a") as file:
         file.attrs["format"] = 1
         del file.attrs["digest"]
@@ -502,10 +502,10 @@ def files_source(paths: Sequence[Path]) -> str:
             {"precision": "bfloat16"},
             "their precision is bfloat16 and float32",
         ),
-        ({}, "both hold 'image-0'"),
+        ({}, "both contain 'image-0'"),
         (
             {"source": "zz"},
-            "one of them holds no concept sets",
+            "only one has concept sets",
         ),
     ],
 )

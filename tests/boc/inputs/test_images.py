@@ -289,7 +289,7 @@ def png(width: int, height: int, packed: bytes = b"") -> bytes:
 def test_pixel_limit(tmp_path: Path):
     path = tmp_path / "a.png"
     path.write_bytes(png(60, 50))
-    assert "60 x 50 pixels, the limit is 2,999; reduce the picture" in refusal(
+    assert "60 x 50 pixels, but the limit is 2,999; reduce the picture" in refusal(
         path,
         max_pixels=2999,
     )

@@ -376,8 +376,8 @@ def test_parse_filter(text: str, expected: Filter):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", ["is no filter", "FIELD=VALUE"]),
-        ("year", ["'year' is no filter"]),
+        ("", ["is not a filter", "FIELD=VALUE"]),
+        ("year", ["'year' is not a filter"]),
         (
             "yaer=3",
             ["no metadata field 'yaer'", "indoors, sharpness, tag, taken, title, year"],
@@ -432,7 +432,7 @@ def test_bad_filter(text: str, words: list[str]):
         ),
         (
             Filter("year", "~", 1),
-            "does not compare by '~'",
+            "cannot be compared by '~'",
         ),  # type: ignore[arg-type]
         (Filter("title", "=", "a"), "of type text"),
         (Filter("x", "=", 1), "made without metadata"),
@@ -465,7 +465,7 @@ def test_bad_filter(text: str, words: list[str]):
         (Filter("taken", "=", ""), "ISO 8601"),
         (
             Filter("tag", [], "a"),
-            "does not compare by",
+            "cannot be compared by",
         ),  # type: ignore[arg-type]
         (Filter([], "=", "a"), "no metadata field"),  # type: ignore[arg-type]
     ],

@@ -244,7 +244,7 @@ def test_missing_pictures_of_a_table(tmp_path: Path):
     path = table(tmp_path, "image,caption\nx.png,hello\n")
     message = refusal(path)
     assert (
-        f"none of its 1 pictures (x.png, ...) is in {tmp_path} or {tmp_path / 'images'}; "
+        f"its 1 pictures (x.png, ...) are not in {tmp_path} or {tmp_path / 'images'}; "
         "name the folder" in message
     )
     assert str(tmp_path / "other") in refusal(path, images=tmp_path / "other")
@@ -322,7 +322,7 @@ def test_a_feature_file_of_nothing_is_refused(tmp_path: Path):
     ) as writer:
         writer.append(1, [], [("a", "a: damaged")])
         writer.finish()
-    assert f"f.h5: holds no items; {ADVICE}" in refusal(tmp_path / "f.h5")
+    assert f"f.h5: contains no items; {ADVICE}" in refusal(tmp_path / "f.h5")
 
 
 def test_unknown_source(tmp_path: Path):
@@ -577,9 +577,9 @@ def test_ids_of_several_folders(tmp_path: Path):
 @pytest.mark.parametrize(
     ("names", "told"),
     [
-        (("a/x", "b/x"), "both called 'x'"),
-        (("a/x", "a/x/sub"), "which is given too"),
-        (("a/x/sub", "a/x"), "which is given too"),
+        (("a/x", "b/x"), "have the same name 'x'"),
+        (("a/x", "a/x/sub"), "which is also a source"),
+        (("a/x/sub", "a/x"), "which is also a source"),
         (("a/x", "gone"), "no such folder"),
         (("a/x", "a/x/1.png"), "is no folder"),
         (

@@ -110,7 +110,7 @@ def test_objects_and_euclidean_distances_are_refused(tmp_path: Path) -> None:
     )
     for name, message in (
         ("x.npy", "allow_pickle|object"),
-        ("x.hdf5", "'euclidean' is no inner product"),
+        ("x.hdf5", "'euclidean' is not an inner product"),
     ):
         with pytest.raises(SourceError, match=message):
             read_vectors(tmp_path / name)

@@ -66,7 +66,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_recall_lies_between_0_and_1(recall: float):
     code = parse_code("dictionary")
-    with pytest.raises(BocError, match=r"recall must lie between 0 and 1, got .*0\.98"):
+    with pytest.raises(BocError, match=r"recall must be between 0 and 1, got .*0\.98"):
         promise(recall, code, None, code.codec(8))
 
 

@@ -109,7 +109,7 @@ def test_other_indexes_are_made_of_a_file(library: Path, at: str, tmp_path: Path
     assert "width" not in second.fields
     delete_items("photos", ["003.png"], at=at)
     assert add_items("photos", tmp_path / "photos.zip", at=at).replaced == 119
-    with pytest.raises(BocError, match="holds no concept sets"):
+    with pytest.raises(BocError, match="has no concept sets"):
         build_index("other", tmp_path / "photos.zip", at=at, rerank="mrsw")
 
 
@@ -211,9 +211,12 @@ def test_a_source_that_changes_is_refused(at: str, tmp_path: Path, to: str):
 
 
 def test_codes_and_metrics_of_concepts_are_refused(at: str):
-    with pytest.raises(BocError, match=r"reads the concept sets .* take a code of vectors"):
+    with pytest.raises(
+        BocError,
+        match=r"reads the encoder's concept sets.* take a code of vectors",
+    ):
         copy_index("photos", "coded", at=at, code="soft(codebook=book.npz)")
-    with pytest.raises(BocError, match="holds no concept sets"):
+    with pytest.raises(BocError, match="has no concept sets"):
         copy_index("photos", "coded", at=at, rerank="mrsw")
     assert plugins.backend(at).names() == ["photos"]
 
@@ -237,11 +240,11 @@ def spoil(files: dict[str, bytes]) -> None:
         (spoil, "its bytes have changed since they were written"),
         (lambda files: files.pop(first(files, "rows.npy")), "missing or cut short"),
         (lambda files: files.update({first(files, "ids.bin"): b"x"}), "missing or cut short"),
-        (lambda files: files.pop("photos/CURRENT"), "do not make one index"),
+        (lambda files: files.pop("photos/CURRENT"), "do not form one index"),
         (lambda files: files.update({"../photos/x": b""}), "no name of its files"),
         (lambda files: files.update({"/photos/x": b""}), "no name of its files"),
         (lambda files: files.update({"photos/.lock": b""}), "no name of its files"),
-        (lambda files: files.update({"others/CURRENT": b""}), "no copy of an index"),
+        (lambda files: files.update({"others/CURRENT": b""}), "not an index copy"),
     ],
 )
 def test_forged_export_is_refused(export: Path, tmp_path: Path, edit: Edit, words: str):
@@ -267,7 +270,7 @@ def test_packed_or_damaged_export_is_refused(export: Path, tmp_path: Path):
         build_index("again", path, at=at)
     for data in (b"", b"mine", export.read_bytes()[:-100]):
         path.write_bytes(data)
-        with pytest.raises(BocError, match="no copy of an index"):
+        with pytest.raises(BocError, match="not an index copy"):
             build_index("again", path, at=at)
     assert list((tmp_path / "indexes").iterdir()) == []
     assert build_index("again", export, at=at).images == 40
@@ -288,7 +291,7 @@ def test_copy_replaces_no_file_unasked(at: str, tmp_path: Path):
     done = run(*copy, path)
     assert done.stdout == f"{path}: 40 pictures and 80 captions\n"
     assert "copying" in done.stderr
-    assert "is there already; add --replace" in boc(*copy, path).stderr
+    assert "already exists; add --replace" in boc(*copy, path).stderr
     assert boc(*copy, path, "--replace").exit_code == 0
     for mine in (tmp_path / "mine.h5", tmp_path / "mine.zip"):
         mine.write_text("my own notes")

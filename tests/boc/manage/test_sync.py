@@ -467,7 +467,7 @@ def test_concurrent_edit_is_refused(
         return encode(prepared)
 
     monkeypatch.setattr(encoder, "encode_images", meanwhile)
-    with pytest.raises(BocError, match="changed by somebody else"):
+    with pytest.raises(BocError, match="changed by another process"):
         files.sync()
 
 

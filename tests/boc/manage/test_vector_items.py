@@ -72,7 +72,7 @@ def test_an_index_of_other_vectors_is_kept_unless_it_is_replaced(tmp_path: Path)
     np.save(one, np.eye(4, dtype=np.float32))
     np.save(other, np.eye(4, dtype=np.float32)[:3])
     build_index("mine", one, at=at)
-    with pytest.raises(BocError, match="has an index 'mine' of something else"):
+    with pytest.raises(BocError, match="has an index 'mine' of other items"):
         build_index("mine", other, at=at)
     assert len(list(Searcher.open("mine", at).index.items())) == 4
     build_index("mine", other, at=at, replace=True)
@@ -83,7 +83,7 @@ def test_sentences_of_no_known_picture_and_ids_that_occur_twice_are_refused(tmp_
     np.save(tmp_path / "images.npy", np.eye(4, dtype=np.float32))
     np.save(tmp_path / "captions.npy", np.eye(4, dtype=np.float32)[:3])
     (tmp_path / "captions.txt").write_text("a\nb\nc\n")
-    with pytest.raises(SourceError, match="3 sentences of 4 pictures"):
+    with pytest.raises(SourceError, match="3 sentences for 4 pictures"):
         build_index(
             "mine",
             [tmp_path / "images.npy", tmp_path / "captions.npy"],
@@ -99,7 +99,7 @@ def test_sentences_of_no_known_picture_and_ids_that_occur_twice_are_refused(tmp_
     np.save(tmp_path / "images.npy", np.zeros((4, 4), np.float32))
     with pytest.raises(
         SourceError,
-        match=r"none of its items can be used \(row 0 of .* is zero or not finite",
+        match=r"no usable items \(row 0 of .* is zero or not finite",
     ):
         build_index("mine", tmp_path / "images.npy", at=f"file:{tmp_path}")
 

@@ -113,7 +113,7 @@ def test_get_again_and_other_revision(hub: Hub, place: Path):
     assert boc(*GET, "--revision", OLD).exit_code == 0
     assert files_of(place) == hub.repositories["me/tiny"][OLD]
     hub.asked.clear()
-    assert "is there already" in boc(*GET).stdout
+    assert "is already downloaded" in boc(*GET).stdout
     assert not hub.asked
     assert boc(*GET, "--revision", "main").exit_code == 0
     assert files_of(place) == FILES
@@ -164,7 +164,7 @@ def test_get_wrong_bytes(hub: Hub, place: Path):
     hub.damage = True
     failed = boc(*GET)
     assert failed.exit_code == 1
-    assert "model.safetensors arrived with other bytes than announced" in failed.stderr
+    assert "the bytes of model.safetensors differ from the announced digest" in failed.stderr
     assert models.find("me/tiny") is None
     assert not (place / "model.safetensors").exists()
     hub.damage = False
@@ -193,7 +193,7 @@ def test_get_pinned_networks(
     hub.repositories["me/tiny"][NEW] = pair()
     failed = boc("model get tiny --yes")
     assert failed.exit_code == 1
-    assert f"onnx/text_model.onnx has not the SHA-256 {'0' * 64}" in failed.stderr
+    assert f"onnx/text_model.onnx does not have its known SHA-256 {'0' * 64}" in failed.stderr
     assert not hub.paths("/me/")
     digests["onnx/text_model.onnx"] = hashlib.sha256(WEIGHT + b"t").hexdigest()
     assert boc("model get tiny --yes").exit_code == 0
@@ -205,7 +205,7 @@ def test_digests_of_the_first_download_hold(hub: Hub, place: Path):
     assert boc(*GET).exit_code == 0
     (place / "onnx" / "text_model.onnx").write_bytes(b"changed")
     hub.repositories["me/tiny"][NEW] = pair(weight=WEIGHT[::-1])
-    assert "that is known of it" in boc(*GET).stderr
+    assert "does not have its known SHA-256" in boc(*GET).stderr
     hub.repositories["me/tiny"][NEW] = pair()
     assert boc(*GET).exit_code == 0
     assert files_of(place) == pair()
@@ -222,9 +222,9 @@ def test_get_precision(hub: Hub, place: Path):
         "text_model_fp16.onnx",
         "vision_model_fp16.onnx",
     }
-    assert "is there already" in boc(*GET, "--precision", "half").stdout
+    assert "is already downloaded" in boc(*GET, "--precision", "half").stdout
     refused = boc(*GET, "--precision", "8bit").stderr
-    assert "lacks two networks in ONNX (8bit precision)" in refused
+    assert "lacks two ONNX networks (8bit precision)" in refused
 
 
 def test_what_is_missing_is_told_first(
@@ -245,7 +245,7 @@ def test_what_is_missing_is_told_first(
     assert "5 MB are free, 6 MB are needed; set BOC_MODELS" in full.stderr
     assert not hub.paths("/me/")
     del hub.repositories["me/tiny"][NEW]["preprocessor_config.json"]
-    assert "has no weights that boc reads" in boc(*GET).stderr
+    assert "has no weights that boc can read" in boc(*GET).stderr
 
 
 def test_two_repositories_are_one_model(hub: Hub, tmp_path: Path):
@@ -310,7 +310,7 @@ def test_get_errors(hub: Hub, monkeypatch: pytest.MonkeyPatch):
     assert "accept its conditions" in boc(*GET).stderr
     hub.gated = False
     hub.repositories["me/tiny"][NEW] = {"config.json": b"{}", "model.onnx": b"0"}
-    assert "has no weights that boc reads" in boc(*GET).stderr
+    assert "has no weights that boc can read" in boc(*GET).stderr
     for name in ("tiny", "../../etc", "a/..", "a/b/c", "", "me/tiny?x", "."):
         refused = boc("model get", name, "--yes")
         assert refused.exit_code == 1
@@ -351,7 +351,7 @@ def test_get_restores_damaged_files(hub: Hub, place: Path):
 def test_damaged_record(hub: Hub, place: Path, text: str):
     place.mkdir(parents=True)
     (place / models.RECORD).write_text(text)
-    with pytest.raises(BocError, match="is no record of a model"):
+    with pytest.raises(BocError, match="not a model record"):
         models.find("me/tiny")
 
 

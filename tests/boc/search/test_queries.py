@@ -87,10 +87,10 @@ def test_any_text_can_be_read_and_words_without_a_minus_are_kept(typed: str) -> 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "nothing to look for"),
+        ({}, "no wanted part"),
         (
             {"minus": ["snow"], "unlike": ["1.jpg"]},
-            "nothing to look for",
+            "no wanted part",
         ),
         ({"text": " "}, "the sentence is empty"),
         ({"text": "a dog", "weight": 0}, "weights must be above 0, got 0"),
@@ -100,14 +100,14 @@ def test_any_text_can_be_read_and_words_without_a_minus_are_kept(typed: str) -> 
         ),
         (
             {"like": ["1.jpg"], "weight": float("inf")},
-            "a weight of inf",
+            "invalid weight inf",
         ),
-        ({"text": 3}, "no part of a query: 'text' 3"),
-        ({"text": "\ud800"}, "a sentence must be words"),
+        ({"text": 3}, "not a part of a query: 'text' 3"),
+        ({"text": "\ud800"}, "a sentence must be text"),
         ({"text": "a", "weight": "1"}, "weights must be above 0, got '1'"),
-        ({"text": "a", "minus": "snow"}, r"take lists, got 'snow'; write \['snow'\]"),
-        ({"like": "1.jpg"}, "take lists, got '1.jpg'"),
-        ({"images": 3}, "take lists, got 3"),
+        ({"text": "a", "minus": "snow"}, r"must be lists, got 'snow'; write \['snow'\]"),
+        ({"like": "1.jpg"}, "must be lists, got '1.jpg'"),
+        ({"images": 3}, "must be lists, got 3"),
     ],
 )
 def test_query_errors(arguments: dict[str, object], message: str) -> None:

@@ -188,11 +188,11 @@ def test_queries_of_any_real_type_find_the_same(searcher: Searcher, entry: str, 
     [
         (
             np.full((1, 16), np.nan),
-            "row 0 of the queries holds NaN",
+            "row 0 of the queries contains NaN",
         ),
         (
             np.append(np.zeros((1, 15)), -np.inf)[None],
-            "row 0 of the queries holds NaN",
+            "row 0 of the queries contains NaN",
         ),
         (
             np.full((1, 16), 3e38, np.float32),
@@ -238,7 +238,7 @@ def test_rankings_refuse_options_that_work_on_hits(searcher: Searcher):
         ),
         (
             lambda s: s.search_query("a"),
-            "search_query takes a Query, got str; search takes a sentence",
+            "search_query expects a Query, got str; use search for a sentence",
         ),
         (
             lambda s: s.search_texts("a dog"),
@@ -246,7 +246,7 @@ def test_rankings_refuse_options_that_work_on_hits(searcher: Searcher):
         ),
         (
             lambda s: s.search_texts(["a", 5]),
-            "a sentence must be words, got 5",
+            "a sentence must be text, got 5",
         ),
         (
             lambda s: s.search_vectors(np.ones((1, 3))),

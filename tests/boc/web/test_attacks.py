@@ -112,13 +112,13 @@ def test_static_files_are_those_of_the_page(client: TestClient) -> None:
     ("data", "status", "said"),
     [
         (b"", 400, "empty"),
-        (b"\0", 415, "no picture"),
+        (b"\0", 415, "not a picture"),
         (
             b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>",
             415,
-            "no picture",
+            "not a picture",
         ),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", 415, "no picture"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", 415, "not a picture"),
         (picture()[:100], 400, "cannot be read"),
         (
             png(8, 8, zlib.compress(b"\0" * 3)),
@@ -128,14 +128,14 @@ def test_static_files_are_those_of_the_page(client: TestClient) -> None:
         (
             png(3000, 3000, zlib.compress(b"\0" * 1000)),
             413,
-            "3000 x 3000 pixels, the limit is 1,000,000",
+            "3000 x 3000 pixels, but the limit is 1,000,000",
         ),
         (
             png(30_000, 30_000, zlib.compress(b"\0" * 1000)),
             413,
             "pixels, the limit is 1,000,000",
         ),
-        (png(0, 0), 415, "no picture"),
+        (png(0, 0), 415, "not a picture"),
         (picture() + b"\0" * UPLOAD * 2, 413, "limit is 50,000"),
     ],
     ids=lambda value: None if not isinstance(value, bytes) else repr(value[:12]),
@@ -283,8 +283,8 @@ def test_body_without_length(client: TestClient) -> None:
     ("params", "said"),
     [
         ({"q": ""}, "empty"),
-        ({}, "nothing to look for"),
-        ({"q": "-snow"}, "nothing to look for, only unwanted parts"),
+        ({}, "no wanted part"),
+        ({"q": "-snow"}, "no wanted part, only unwanted parts"),
         ({"q": "x", "weight": "1"}, "^no parameter 'weight'"),
         ({"q": "x", "unlike": [""]}, "^unlike"),
         ({"like": ["003.png"] * 65}, "^like: "),

@@ -141,7 +141,7 @@ def test_a_port_that_is_taken_is_named(library: Path):
     ("arguments", "message"),
     [
         ("nothing", "no index 'nothing'"),
-        ("photos --host no.such.host.invalid", "no address"),
+        ("photos --host no.such.host.invalid", "not an address"),
     ],
 )
 def test_serve_refuses_in_one_line(library: Path, arguments: str, message: str):

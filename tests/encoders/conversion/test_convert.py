@@ -254,7 +254,7 @@ def test_teran_pooling_and_stop_words(
         tmp_path / "model",
     )
     assert status == 1
-    assert "leaves out stop-words, and holds no list of them; name one with --stop-list" in printed
+    assert "leaves out stop-words, but does not list them; name one with --stop-list" in printed
     (tmp_path / "stops.txt").write_text("the\nunheard-of\n")
     listed = ("--stop-list", tmp_path / "stops.txt")
     status, printed = convert(
@@ -304,7 +304,7 @@ def test_newer_keys_may_be_missing():
         ),
         ({"training": {"measure": "order"}}, "measure of this checkpoint is 'order'"),
         ({"text_model": {"layers": 2}}, "layers of this checkpoint is 2"),
-        ({"text_model": {"extraction_hidden_layer": 6}}, "says 6 layers of BERT and has 2"),
+        ({"text_model": {"extraction_hidden_layer": 6}}, "declares 6 BERT layers but contains 2"),
     ],
 )
 def test_unsupported_settings(
@@ -566,7 +566,7 @@ def test_files_of_other_tokens(
     for checkpoint, tokens, said in (
         ("tern", "short.txt", "39 word-pieces, but the checkpoint was trained with 40"),
         ("tern", "twice.txt", "occurs twice"),
-        ("tern", "plain.txt", "[CLS] [SEP] not in it"),
+        ("tern", "plain.txt", "it lacks [CLS] [SEP]"),
         ("tern", "latin.txt", "not the vocabulary of a BERT"),
         ("tern", "list.json", "not the vocabulary of a BERT"),
         ("tern", "deep.json", "not the vocabulary of a BERT"),
@@ -594,7 +594,7 @@ def test_files_of_other_tokens(
         f"files:{home / 'other'}",
     )
     assert status == 1
-    assert "have 9 numbers, those of the checkpoint 8" in printed
+    assert "have 9 numbers, but the checkpoint needs 8" in printed
     assert not (tmp_path / "model").exists()
 
 

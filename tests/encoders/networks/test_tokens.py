@@ -119,7 +119,7 @@ def test_long_texts_are_cut_and_end(tmp_path: Path):
     ],
 )
 def test_wrong_words_are_refused(wrong: list[str]):
-    words = "'dog' is twice" if "dog" in wrong else "must begin with <pad> <start>"
+    words = "'dog' occurs twice" if "dog" in wrong else "must begin with <pad> <start>"
     with pytest.raises(EncoderError, match=words):
         Vocabulary(wrong)
 

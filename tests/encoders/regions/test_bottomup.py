@@ -421,7 +421,7 @@ def test_kept_boxes_are_those_a_slow_loop_keeps(
         ("top", "unknown parameter 'top'"),
         ("", "unknown parameter ''"),
         ("top=many", "top is 'many' (expected `int`, got `str`); known: top=36"),
-        ("top=3&top=4", "top is given twice"),
+        ("top=3&top=4", "top occurs twice"),
         ("top=0", "top is '0' (expected `int` >= 1)"),
         ("threshold=2", "threshold is '2' (expected `float` <= 1.0)"),
         ("threshold=nan", "threshold is 'nan' (expected `float` >= 0.0)"),
@@ -459,5 +459,5 @@ def test_wrong_weights(
 
 
 def test_missing_weights() -> None:
-    with pytest.raises(EncoderError, match="no such weights"):
+    with pytest.raises(EncoderError, match="weights do not exist"):
         regions.load("bottomup:absent.bin")

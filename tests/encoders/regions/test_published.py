@@ -101,7 +101,7 @@ def test_flickr30k_features(tmp_path: Path):
     source = plugins.region_source(f"files:{folder}?index={index}")
     for place, entry in enumerate(listed, 1):
         assert (source(picture(tmp_path, entry["filename"])).features == place).all()
-    with pytest.raises(ImageError, match="lists no such picture"):
+    with pytest.raises(ImageError, match="does not list this picture"):
         source(picture(tmp_path, "other.jpg"))
     again = plugins.region_source(source.identity.spec)
     assert again.identity == source.identity
@@ -157,7 +157,7 @@ def test_an_array_of_scan_is_a_source(
 def test_wrong_scan_arrays(tmp_path: Path):
     array = write_scan(tmp_path / "a", "test", 3)
     (tmp_path / "a" / "test_caps.txt").write_text("only one\n")
-    words = r"1 captions for the 3 pictures of test_ims.npy, expected 5 of each; give"
+    words = r"1 captions for the 3 pictures of test_ims.npy, but 5 are needed per picture; give"
     with pytest.raises(SourceError, match=words):
         open_source(array)
     (tmp_path / "a" / "test_caps.txt").unlink()
@@ -165,7 +165,7 @@ def test_wrong_scan_arrays(tmp_path: Path):
     with pytest.raises(SourceError, match=words):
         open_source(array)
     array.write_bytes(b"rubbish")
-    words = "not an array of numpy; fetch it again"
+    words = "not a numpy array; fetch it again"
     with pytest.raises(SourceError, match=words):
         open_source(array)
     with pytest.raises(EncoderError, match=words):
@@ -174,12 +174,12 @@ def test_wrong_scan_arrays(tmp_path: Path):
     words = r"has the shape \(3, 4\), not \(pictures, regions, numbers\)"
     with pytest.raises(SourceError, match=words):
         open_source(array)
-    with pytest.raises(EncoderError, match="no arrays of SCAN"):
+    with pytest.raises(EncoderError, match="no SCAN arrays"):
         plugins.region_source(f"scan:{tmp_path}")
     write_scan(tmp_path / "b", "test", 3)
     source = plugins.region_source(f"scan:{tmp_path / 'b'}")
     for path, message in (
-        ("photo.jpg", "no picture of an array of SCAN"),
+        ("photo.jpg", "not a picture in a SCAN array"),
         ("test_ims.npy#3", "no regions in row 3"),
     ):
         with pytest.raises(ImageError, match=message):

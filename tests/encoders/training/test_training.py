@@ -329,7 +329,7 @@ def test_pairs_hold_out_and_batches(library: Path):
     assert named.pictures.tolist() == [4, 17]
     assert sorted([*rest.pictures, 4, 17]) == pairs.pictures.tolist()
     assert [c.tolist() for c in named.captions] == [pairs.captions[i].tolist() for i in (4, 17)]
-    with pytest.raises(EncoderError, match="holds none of the 1 pictures to validate on"):
+    with pytest.raises(EncoderError, match="lacks the 1 pictures to validate on"):
         numbers_of(library / "regions.h5", {"strange.png"})
     with pytest.raises(EncoderError, match="no picture with captions to learn from"):
         read_pairs(library / "regions.h5", set())
@@ -371,7 +371,8 @@ def test_train_validate_option(
         tmp_path / "both.txt",
     )
     assert (
-        "2 pictures (such as 030.png) are both to learn from and to validate on" in refused.stderr
+        "2 pictures (such as 030.png) are in both the training and the validation set"
+        in refused.stderr
     )
     (tmp_path / "all.txt").write_text("\n".join(names))
     refused = boc(

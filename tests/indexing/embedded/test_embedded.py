@@ -139,7 +139,7 @@ def test_a_pointer_to_no_commit_is_refused(home: Path):
     (home / "pets" / "CURRENT").write_text("generation-0123456789ab")
     backend = EmbeddedBackend(home)
     for use in (backend.open, lambda name: backend.edit(name).__enter__(), backend.compact):
-        with pytest.raises(ManifestError, match=r"names no commit.*make the index again"):
+        with pytest.raises(ManifestError, match=r"not the name of a commit.*make the index again"):
             use("pets")
     build(home, "pets")
     assert len(EmbeddedBackend(home).open("pets")) == 6
@@ -316,7 +316,7 @@ def test_leftovers_of_killed_writers(home: Path):
     backend = connect(f"file:{home}")
     assert len(backend.open("pets")) == 6
     assert not backend.exists("new")
-    with pytest.raises(BackendError, match=r"no index 'new' .*it holds: pets"):
+    with pytest.raises(BackendError, match=r"no index 'new' .*it has: pets"):
         backend.open("new")
     for name in ("pets", "new"):
         build(home, name, n=2)
@@ -562,7 +562,7 @@ def test_unreadable_current_is_named(home: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_empty_place_and_bad_address(tmp_path: Path):
-    with pytest.raises(BackendError, match=r"it holds none.*boc\.build_index"):
+    with pytest.raises(BackendError, match=r"it has none.*boc\.build_index"):
         connect(f"file:{tmp_path / 'nowhere'}").open("pets")
     with pytest.raises(BackendError, match="write file:DIR"):
         connect("file:")

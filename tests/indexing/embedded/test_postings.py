@@ -564,7 +564,7 @@ def test_arrays_that_do_not_fit_are_refused():
         {"frequencies": good.frequencies.astype(np.float32)},
     ]
     for change in wrong:
-        with pytest.raises(ValueError, match="do not fit each other"):
+        with pytest.raises(ValueError, match="do not match each other"):
             replace(good, **change)
 
 

@@ -536,7 +536,7 @@ def test_what_is_no_such_file_is_refused_by_its_name(tmp_path: Path):
         tmp_path,
         [replace(item, fields={"year": 1}) for item in captions(["a dog", "a cat"] * 200)],
     )
-    with pytest.raises(ManifestError, match="a row beyond the 300 that there are"):
+    with pytest.raises(ManifestError, match="a row is beyond the last of 300"):
         read_all(path, 300)
 
 

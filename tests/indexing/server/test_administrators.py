@@ -305,7 +305,7 @@ REFUSED: dict[str, tuple[Json | None, Step, str, Json]] = {
     "half of _source": (
         {"_source": {"excludes": ["n"]}},
         lambda site: None,
-        "keeps a part of its documents in _source.*make it again",
+        "stores only a part of its documents in _source.*make it again",
         {},
     ),
     "name of the code taken": (
@@ -333,7 +333,7 @@ REFUSED: dict[str, tuple[Json | None, Step, str, Json]] = {
     "write block": (
         None,
         lambda site: site.set(site.first, "blocks.write", True),
-        "have this block taken away",
+        "remove this block",
         {},
     ),
     "read-only": (
@@ -345,23 +345,23 @@ REFUSED: dict[str, tuple[Json | None, Step, str, Json]] = {
     "read block": (
         None,
         lambda site: site.set(site.first, "blocks.read", True),
-        "have this block taken away",
+        "remove this block",
         {},
     ),
     "metadata block": (
         None,
         lambda site: site.set(site.first, "blocks.metadata", True),
-        "have this block taken away",
+        "remove this block",
         {},
     ),
     "read-only cluster": (
         None,
         lambda site: site.cluster("cluster.blocks.read_only", True),
-        "have this block taken away",
+        "remove this block",
         {},
     ),
     "closed": (None, close, "_open", {}),
-    "two indexes": (None, roll, "stands for 2 indexes; name one", {}),
+    "two indexes": (None, roll, "is a name of 2 indexes; name one", {}),
     "no room for shards": (
         None,
         lambda site: site.cluster("cluster.max_shards_per_node", 1),
@@ -373,7 +373,7 @@ REFUSED: dict[str, tuple[Json | None, Step, str, Json]] = {
     "field of other ids": (
         {"properties": {"m": {"type": "long"}}},
         lambda site: site.write(N, m=1000),
-        "no item has a document, such as '000'; name the field",
+        "no item has a document, such as '000'; name the document field",
         {"key": "m"},
     ),
     "short keywords": (
@@ -670,7 +670,7 @@ OURS: dict[str, tuple[Step, Step, str, Step]] = {
     "write block": (
         lambda site: site.set(site.pics, "blocks.write", True),
         lambda site: delete_items(site.pics, ["005"], at=site.at),
-        r"index\.blocks\.write.*taken away, then repeat",
+        r"index\.blocks\.write.*remove this block, then repeat",
         Site.restore,
     ),
     "short keep-alive": (

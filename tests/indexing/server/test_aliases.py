@@ -72,14 +72,14 @@ def test_lock_files_of_dead_processes_are_removed(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"field": None}, "not of this version of boc; make the index again"),
+        ({"field": None}, "written by another version of boc; make the index again"),
         (
             {"field": "binary_text"},
-            "codes stored as 'binary_text', unknown to this boc; make the index again",
+            "codes stored as 'binary_text', which this boc does not know; make the index again",
         ),
         (
             {"vectors": "unknown"},
-            "vectors stored as 'unknown', unknown to this boc; make the index again",
+            "vectors stored as 'unknown', which this boc does not know; make the index again",
         ),
     ],
 )

@@ -380,7 +380,7 @@ def test_foreign_index_stays(shop: Shop):
         (("delete", shop.name, "d1"), other),
         (("delete", shop.name, "--all"), other),
         (("compact", shop.name), other),
-        (("attach", "nowhere", file), "boc attach adds to one that is there"),
+        (("attach", "nowhere", file), "boc attach needs an existing index"),
     ):
         result = boc(*command, *at)
         assert result.exit_code == 1, command
@@ -461,7 +461,7 @@ def test_partial_source_is_refused(shop: Shop, source: Json):
     shop.create(shop.name, mappings={"_source": source})
     shop.ask("PUT", f"{shop.name}/_doc/d0?refresh=true", {"price": 1, "secret": "s"})
     before = shop.ask("GET", f"{shop.name}*")
-    words = "keeps a part of its documents in _source, so that an update would lose"
+    words = "stores only a part of its documents in _source, so an update would lose"
     with pytest.raises(BackendError, match=words):
         shop.attach(
             shop.features(["d0"], VECTORS[:1]),

@@ -274,7 +274,7 @@ def test_413_halves_requests():
         "long",
         orjson.dumps("x" * (2021 - size("long", b'""'))),
     )
-    words = "item 'long' takes 2021 bytes, more than the server takes in one request"
+    words = "item 'long' takes 2021 bytes, more than the server accepts in one request"
     with pytest.raises(BackendError, match=words):
         bulk.flush()
     assert server.documents["short"] == b"1"
@@ -299,7 +299,7 @@ REMEDY = r"free disk space, clear index\.blocks\.read_only_allow_delete of photo
 def test_patience_ends(error: BackendError):
     bulk = one_row(failing(error), patience=0.0)
     remedy = REMEDY if error is FULL else ""
-    words = rf"^no row was taken for 0 seconds: .*; {remedy}repeat the command to go on$"
+    words = rf"^the server accepted no row for 0 sec.*; {remedy}repeat the command to continue$"
     with pytest.raises(BackendError, match=words):
         bulk.flush()
 
@@ -356,7 +356,7 @@ def test_wrong_number_of_answers(answer: Json):
     server = Server()
     server.answer = lambda fault, body: answer
     bulk = one_row(server)
-    with pytest.raises(BackendError, match=r"1 rows were sent and [02] answered"):
+    with pytest.raises(BackendError, match=r"sent 1 rows but got [02] results"):
         bulk.flush()
 
 

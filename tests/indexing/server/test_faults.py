@@ -439,8 +439,8 @@ def test_server_stays_away(place: Place):
     place.options = "?patience=2"
     place.moment(place.proxy.close)
     said = place.fails()
-    assert "Error: no row was taken for 2 seconds" in said
-    assert "repeat the command to go on" in said
+    assert "Error: the server accepted no row for 2 seconds" in said
+    assert "repeat the command to continue" in said
     place.proxy.open()
     before = place.proxy.count["bulk"]
     place.finishes()
@@ -629,6 +629,6 @@ def test_change_of_server_amid_a_load(place: Place):
     with page(200, "application/json", b"{}") as url:
         place.moment(lambda: setattr(place.proxy, "upstream", url))
         said = place.fails()
-        assert "is no " in said or "is this a server of the kind" in said
+        assert "is no " in said or "is this the kind of server" in said
     place.proxy.upstream = place.server.url
     place.finishes()

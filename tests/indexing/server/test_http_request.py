@@ -56,8 +56,8 @@ SEARCHES = [
     ("a red box", (), SearchOptions(k=1, rm=100_000)),
 ]
 REFUSED = [
-    (SearchOptions(k=10_001), "at most 10000 hits, got k = 10001; ask for fewer"),
-    (SearchOptions(rerank="mrsw"), "does not re-rank by mrsw, boc does; add rerank='dot'"),
+    (SearchOptions(k=10_001), "at most 10000 hits, got k = 10001; set a smaller k"),
+    (SearchOptions(rerank="mrsw"), "cannot re-rank by mrsw; only boc can; add rerank='dot'"),
     (
         SearchOptions(
             filters=[

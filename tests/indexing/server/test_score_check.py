@@ -70,22 +70,22 @@ FAULTS: dict[str, tuple[Strategy, Callable[[Json], None], str]] = {
     "default saturation": (
         Saturating(),
         as_it_is,
-        r"scores wrongly \(rank_features\): test document",
+        r"wrong scores \(rank_features\): test document",
     ),
-    "pruning": (Pruning(), as_it_is, r"scores wrongly \(sparse_vector\): test document"),
-    "BM25 by another name": (HiddenBM25(), as_it_is, r"scores wrongly \(text\): test document 0"),
+    "pruning": (Pruning(), as_it_is, r"wrong scores \(sparse_vector\): test document"),
+    "BM25 by another name": (HiddenBM25(), as_it_is, r"wrong scores \(text\): test document 0"),
     "another": (Halving(), as_it_is, "test document 8 has 68, not 100; look for"),
-    "BM25": (Text(), change(similarity=None), r"scores wrongly \(text\): test document"),
-    "script": (Text(), root, r"scores wrongly \(text\): test document"),
+    "BM25": (Text(), change(similarity=None), r"wrong scores \(text\): test document"),
+    "script": (Text(), root, r"wrong scores \(text\): test document"),
     "negative impact": (
         RankFeatures(),
         change(positive_score_impact=False),
-        r"scores wrongly \(rank_features\): test document",
+        r"wrong scores \(rank_features\): test document",
     ),
     "no field": (
         Text(),
         lambda body: body["mappings"].update(properties={}),
-        r"scores wrongly \(text\): test document",
+        r"wrong scores \(text\): test document",
     ),
 }
 
@@ -160,7 +160,7 @@ def test_wrong_scores_prevent_an_index(
     terms = sparse.csr_array(np.ones((1, 3), np.int32))
     vectors = np.ones((1, 3), np.float32)
     with (
-        pytest.raises(BackendError, match="scores wrongly"),
+        pytest.raises(BackendError, match="computes wrong scores"),
         backend.create(index, new_manifest(3, 3), {}) as writer,
     ):
         writer.add(Rows([picture("a.jpg")], terms, vectors))

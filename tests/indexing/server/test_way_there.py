@@ -143,7 +143,7 @@ def test_headers_of_gateways(stack: ExitStack, kind: str, monkeypatch: pytest.Mo
             "no form that one generation of servers refuses"
         )
     monkeypatch.setenv("BOC_HEADERS", "secret value")
-    with pytest.raises(BackendError, match="a line that is no header") as refused:
+    with pytest.raises(BackendError, match="a line that is not a header") as refused:
         ask(kind, "http://one")
     assert "secret" not in str(refused.value)
 
