@@ -220,15 +220,6 @@ def root(tmp_path: Path) -> Path:
         ("gone", rows.replace("script: growth.py", "script: embedded_growth.py")),
     ):
         (tmp_path / "docs" / "rows" / f"{name}.csv").write_text(text, encoding="utf-8")
-    (tmp_path / "README.md").write_text(
-        "# Title\n",
-        encoding="utf-8",
-    )
-    (tmp_path / "docs" / "how-to" / "page.md").write_text(
-        PAGE,
-        encoding="utf-8",
-    )
-    (tmp_path / "docs" / "rows" / "growth.csv").write_bytes(rows)
     (tmp_path / "README.md").write_bytes(b"# Title\n")
     (tmp_path / "docs" / "how-to" / "page.md").write_text(PAGE, encoding="utf-8")
     return tmp_path
