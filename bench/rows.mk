@@ -211,6 +211,11 @@ $(OUT)/race-elasticsearch-rounds.csv: $(M)/captions.h5
 		--index 'elasticsearch-9 dictionary:8 text byte' --index 'elasticsearch-9 hnsw' --index 'elasticsearch-9 int8_hnsw')
 $(OUT)/race-opensearch.csv: $(M)/captions.h5
 	$(call rows,race.race $(ASKED) --work $(OUT)/work/opensearch --server opensearch-3-knn --limit 30000 --rounds 3)
+CROWD := --count 100000 --clients 1 --clients 8 --clients 32 --recall .98
+$(OUT)/crowd-elasticsearch.csv: $(C)/composed.h5
+	$(call rows,race.crowd elasticsearch-9 $(SENTENCES) --work $(OUT)/work/crowd-elasticsearch $(CROWD))
+$(OUT)/crowd-opensearch.csv: $(M)/captions.h5
+	$(call rows,race.crowd opensearch-3-knn $(ASKED) --work $(OUT)/work/crowd-opensearch $(CROWD))
 $(OUT)/race-million.csv:
 	$(call rows,race.race --synthetic 1000000 --dim 256 --work $(OUT)/work/million --rounds 3 \
 		--index 'boc dictionary:2' --index hnsw32)

@@ -308,6 +308,23 @@ def growth(rows: Rows) -> Table:
     )
 
 
+def crowd(rows: Rows, what: str) -> Table:
+    """Show searches by many clients (``clients``), or one client's searches under ``filters``."""
+    return rows_table(
+        [row for row in rows.table if bool(row["qps"]) == (what == "clients")],
+        {
+            "case": "{case}",
+            "index": "{index}",
+            "clients": "{clients}",
+            "recall": "{recall:.3s}",
+            "queries/s": "{qps:,.0f}",
+            "p50 ms": "{p50_ms:,.2f}",
+            "server, processor ms": "{server_s:.2f}",
+            "client": "{client_s:.2f}",
+        },
+    )
+
+
 def rivals(rows: Rows, kind: str) -> Table:
     """Show one line per code and one column per limit of a kind, with the median over all seeds,
     and the smallest and largest value."""
@@ -397,6 +414,7 @@ VIEWS: dict[str, View] = {
     "at": race,
     "ratios": ratios,
     "growth": growth,
+    "crowd": crowd,
     "truth": truth,
     "pointing": pointing,
     "ablations": ablations,
