@@ -491,7 +491,7 @@ class Searcher:
         rare = rare_words(self.caption_counts, text)
         if not rare:
             return ""
-        words = ", ".join(f"{word!r} ({captions} captions)" for word, captions in rare)
+        words = ", ".join(f"{word!r} ({n} caption{'s' * (n != 1)})" for word, n in rare)
         return f"the encoder hardly knows {words}; the nearest are shown"
 
     def _knows_none(self, query: Query) -> bool:

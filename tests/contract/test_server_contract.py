@@ -94,7 +94,7 @@ def test_two_writers_of_one_name(backend: Backend, name: str):
         editor.put(rows[1])
         load("2", 2)
         editor.put(rows[3])
-        with pytest.raises(BackendError, match=f"another command has replaced {name} without"):
+        with pytest.raises(BackendError, match=f"another command has replaced {name} and lost"):
             editor.commit("ef" * 32)
     assert [item.id for item in backend.open(name).items()] == ["c"]
     for source in ("3", "4"):  # the same contents, and others

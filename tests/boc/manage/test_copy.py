@@ -241,9 +241,9 @@ def spoil(files: dict[str, bytes]) -> None:
         (lambda files: files.pop(first(files, "rows.npy")), "missing or cut short"),
         (lambda files: files.update({first(files, "ids.bin"): b"x"}), "missing or cut short"),
         (lambda files: files.pop("photos/CURRENT"), "do not form one index"),
-        (lambda files: files.update({"../photos/x": b""}), "no name of its files"),
-        (lambda files: files.update({"/photos/x": b""}), "no name of its files"),
-        (lambda files: files.update({"photos/.lock": b""}), "no name of its files"),
+        (lambda files: files.update({"../photos/x": b""}), "not a name of its files"),
+        (lambda files: files.update({"/photos/x": b""}), "not a name of its files"),
+        (lambda files: files.update({"photos/.lock": b""}), "not a name of its files"),
         (lambda files: files.update({"others/CURRENT": b""}), "not an index copy"),
     ],
 )

@@ -133,7 +133,7 @@ def test_static_files_are_those_of_the_page(client: TestClient) -> None:
         (
             png(30_000, 30_000, zlib.compress(b"\0" * 1000)),
             413,
-            "pixels, the limit is 1,000,000",
+            "pixels, but the limit is 1,000,000",
         ),
         (png(0, 0), 415, "not a picture"),
         (picture() + b"\0" * UPLOAD * 2, 413, "limit is 50,000"),
@@ -297,7 +297,7 @@ def test_body_without_length(client: TestClient) -> None:
         ({"q": "x", "rerank": "mrsw"}, "no concept sets"),
         ({"q": "x", "hybrid": "both"}, "^hybrid: "),
         ({"q": "x", "filter": "secret=1"}, "no metadata field 'secret'"),
-        ({"q": "x", "filter": "nonsense"}, "no filter"),
+        ({"q": "x", "filter": "nonsense"}, "not a filter"),
         ({"q": "x", "sort": "secret"}, "sorted by 'secret'"),
         ({"q": "x", "filter": ["a=1"] * 17}, "16"),
     ],

@@ -570,7 +570,7 @@ def test_files_of_other_tokens(
         ("tern", "latin.txt", "not the vocabulary of a BERT"),
         ("tern", "list.json", "not the vocabulary of a BERT"),
         ("tern", "deep.json", "not the vocabulary of a BERT"),
-        ("tern", "absent.txt", "no such file"),
+        ("tern", "absent.txt", "file does not exist"),
         ("vsrn", "words.json", "29 words, but the checkpoint was trained with 30"),
         ("vsrn", "deep.json", "deep.json: "),
         ("vsrn", "short.txt", "short.txt: "),

@@ -339,7 +339,7 @@ REFUSED: dict[str, tuple[Json | None, Step, str, Json]] = {
     "read-only": (
         None,
         lambda site: site.set(site.first, "blocks.read_only", True),
-        "have this block taken away",
+        "remove this block",
         {},
     ),
     "read block": (
@@ -530,7 +530,7 @@ BROKEN: dict[str, tuple[Step, Step, str, Step]] = {
     "read-only": (
         lambda site: site.set(site.first, "blocks.read_only", True),
         lambda site: detach_index(site.art, at=site.at),
-        "have this block taken away",
+        "remove this block",
         Site.restore,
     ),
     "attached under another name": (
@@ -691,7 +691,7 @@ OURS: dict[str, tuple[Step, Step, str, Step]] = {
     "load broken off under the name": (
         break_off,
         lambda site: site.hits(site.pics),
-        "is not loaded in whole.*repeat",
+        "is not loaded completely.*repeat",
         Site.build,
     ),
     "array of the code removed": (
