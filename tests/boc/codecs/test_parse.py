@@ -384,5 +384,5 @@ def test_load_codebook_of_own_kind_only(books: dict[str, Path], name: str):
             match=f"the codebook contains {contents}; make one with boc build-.*FILE{option}$",
         ):
             code.load_codebook()
-    with pytest.raises(BocError, match="no such file"):
+    with pytest.raises(BocError, match="file does not exist"):
         Code(name, codebook="none.npz").load_codebook()
