@@ -223,7 +223,7 @@ def test_damaged_files_cost_one_picture(tmp_path: Path):
     for name, words in (
         ("grey.png", "grey.npz: damaged region features"),
         ("cmyk.jpg", "cmyk.npy: damaged region features"),
-        ("palette.png", "do not belong together"),
+        ("palette.png", "do not match"),
     ):
         with pytest.raises(ImageError, match=words):
             source(ref(folder, name))

@@ -104,7 +104,7 @@ CASES = [
     (f"search photos hello {AT} --encoder tern:{{home}}/none", ["none", "boc train"]),
     (
         f"search photos hello {AT} --encoder tern:{{home}}/other-model",
-        ["other weights", "--encoder"],
+        ["differ from the weights", "--encoder"],
     ),
     (f"search photos hello {AT} --encoder tern:{{home}}/broken-model", ["damaged model"]),
     (
