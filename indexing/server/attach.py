@@ -131,7 +131,7 @@ class ServerAttachment:
         if not self._indices:
             raise BackendError(
                 f"no index {self.name!r} at {self._transport.label}",
-                "<boc attach> adds to one that is there",
+                "<boc attach> needs an existing index",
             )
         if len(self._indices) > 1:
             coded = self._generation.state.targets if self._generation is not None else ()

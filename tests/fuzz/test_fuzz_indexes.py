@@ -93,6 +93,7 @@ def use(home: Path, model: Any) -> None:
         index,
         Source(list(index.items())),
         None,
+        {},
         ocr=False,
     )
 

@@ -149,6 +149,7 @@ def test_manifests(data: st.DataObject, value: object):
             {},
             Manifest.from_dict(raw, where="m").unreadable,
             Changes(),
+            {},
         )
 
 
@@ -170,7 +171,7 @@ def test_stored_facts_of_files(facts: dict[str, Any]):
         for name in ("a.jpg", "b.jpg")
     }
     changes = Changes()
-    compare_pictures(HERE, stored, {}, changes)
+    compare_pictures(HERE, stored, {}, changes, {})
     assert len(changes.reuses) + len(changes.new) == 1
 
 

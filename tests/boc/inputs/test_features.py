@@ -517,7 +517,7 @@ def test_mixed_files_are_refused(tmp_path: Path, change: dict[str, str], words: 
     )
     rows = make_rows(
         [3],
-        concepts="no concept" not in words,
+        concepts="concept sets" not in words,
     )
     if "kind" in change:
         rows = RegionBatch(

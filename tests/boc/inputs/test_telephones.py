@@ -14,7 +14,7 @@ from PIL.Image import Transpose
 
 from boc import Searcher, plugins
 from boc.inputs.images import read_image
-from tests.boc.inputs.test_camera import CAMERA, DIGITIZED, ORIENTATION, TAKEN, add_iptc, xmp_of
+from tests.boc.inputs.test_camera import CAMERA, ORIENTATION, TAKEN, add_iptc, xmp_of
 from tests.boc.manage.collections_of_files import Counting, Files
 
 NAMES = (
@@ -106,7 +106,7 @@ def write(path: Path, draw: random.Random) -> dict[str, Any]:
             exif[tag] = sources["exif"][kind]
     if time := sources["exif"].get("taken"):
         entries = draw.choice([exif, exif.get_ifd(CAMERA)])
-        tag = 0x0132 if entries is exif else draw.choice([TAKEN, DIGITIZED])
+        tag = 0x0132 if entries is exif else draw.choice([TAKEN, 0x9004])
         entries[tag] = time.strftime("%Y:%m:%d %H:%M:%S")
     stored = upright.transpose(TURNS[orientation]) if orientation in TURNS else upright
     stored.save(path, "JPEG", exif=exif, xmp=xmp(sources["xmp"], draw), quality=95)

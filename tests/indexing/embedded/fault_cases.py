@@ -111,8 +111,11 @@ def state(at: Path, name: str) -> State:
 
 def strays(at: Path) -> list[str]:
     """What lies about that no index needs."""
-    found = [path.name for path in at.iterdir() if not (path / "CURRENT").is_file()]
-    for home in at.iterdir():
+    homes = [home for home in at.iterdir() if home.name != ".removed"]
+    found = [home.name for home in homes if not (home / "CURRENT").is_file()]
+    if len(homes) < len([*at.iterdir()]):
+        found += strays(at / ".removed")
+    for home in homes:
         if (home / "CURRENT").is_file():
             name, commit = commits.read_current(home)
             kept = {

@@ -281,13 +281,13 @@ REFUSED: dict[str, tuple[Json | None, Step, str, Json]] = {
     "object of theirs, not mapped": (
         {"dynamic": False},
         lambda site: site.write(N, boc={"theirs": "precious"}),
-        "has a field 'boc' of its own",
+        "already has a field 'boc'",
         {},
     ),
     "text of theirs, not mapped": (
         {"dynamic": False},
         lambda site: site.write(N, boc="precious"),
-        "has a field 'boc' of its own",
+        "already has a field 'boc'",
         {},
     ),
     "keyword of theirs, mapped": (
