@@ -98,7 +98,7 @@ def _members(file: BinaryIO, status: os.stat_result) -> Members:
         headers.seek(0)
         tar = tarfile.open(fileobj=headers, mode="r:", ignore_zeros=True)  # noqa: SIM115
     except (tarfile.TarError, ValueError) as error:
-        raise SourceError(f"{file.name}: not a tar archive ({error}); make it again") from error
+        raise SourceError(f"{file.name}: not a tar archive ({error}); recreate it") from error
     while tar.offset <= size:
         try:
             info = tar.next()

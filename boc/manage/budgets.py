@@ -126,8 +126,8 @@ def choose_budgets(
         budgets = {"rm": rm, "codec": with_query_z(index.manifest.codec, query_z)}
         known = index.statistics(find)
         quick = quick_items(known, index.costs, query_z, candidates(HITS, rm, planned=True))
-        # Comparing all items keeps a promise that terms cannot keep. It is chosen if it does not
-        # take much longer. A server plans without this entry.
+        # An exhaustive comparison can meet a recall target that term search cannot. It is chosen if
+        # it does not take much longer. A server plans without this entry.
         if index.costs.row and figures["high"] < promised and known.passing < 4 * quick:
             chosen["whole"] = True
         chosen |= {**figures, "queries": len(sample.queries), "source": sample.kind}

@@ -172,8 +172,8 @@ def _codec(source: StoredItems, code: Code | None, progress: Progress) -> Surrog
     if code.reads_concepts:
         raise BocError(
             f"code {code} reads the encoder's concept sets, but {source.path} stores at most "
-            "rounded sets of unit length; make the index again from a feature file, or take a "
-            "code of vectors: scalar, bits, permutation, dictionary, words",
+            "rounded sets of unit length; rebuild the index from a feature file, or choose a code "
+            "for vectors: scalar, bits, permutation, dictionary, words",
         )
     return fit_code(source, code.codec(source.manifest.identity.dim), progress)
 

@@ -219,7 +219,7 @@ def write_items(
             raise FeatureFileError(
                 f"the vector of {items[beyond.argmax()].id!r} has numbers too large for "
                 f"{manifest.vector_dtype}, as "
-                "which the index stores vectors; make the features again, with smaller vectors",
+                "which the index stores vectors; extract the features again, with smaller vectors",
             )
         if manifest.fields:
             items = list(map(with_fields, items))
@@ -306,8 +306,8 @@ def check_fields(manifest: Manifest, metadata: Metadata | None) -> None:
     if odd:
         declared = ", ".join(f"{name}:{kind}" for name, kind in manifest.fields.items()) or "none"
         raise BocError(
-            f"the index has no metadata fields {', '.join(odd)} (it has: {declared}); make it "
-            "again, or rename them",
+            f"the index has no metadata fields {', '.join(odd)} (it has: {declared}); rebuild it, "
+            "or rename them",
         )
 
 

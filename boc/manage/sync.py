@@ -149,8 +149,8 @@ def sync_index(
         )
     if any(manifest.fields.get(fact) != FACTS[fact] for fact in STATE):
         raise BocError(
-            f"{name} does not contain the file facts that a sync compares",
-            f"make it again: <boc index {name} SOURCE --replace>",
+            f"{name} lacks the file sizes, times and hashes that sync compares",
+            f"rebuild it: <boc index {name} SOURCE --replace>",
         )
     check_fields(manifest, table)
     check_fields(manifest, Metadata({**items.types}, {}))
@@ -163,7 +163,7 @@ def sync_index(
         if manifest.fields.get("ocr") != words.FIELDS["ocr"] or "ocr" in manifest.table_facts:
             raise BocError(
                 f"{name} has no field for the words inside pictures",
-                f"make it again: <boc index {name} SOURCE --replace> with <--ocr>",
+                f"rebuild it: <boc index {name} SOURCE --replace> with <--ocr>",
             )
     removed = RemovedPictures(name, at, searcher.index)
     changes = compare(searcher.index, items, table, removed.items, ocr=ocr)

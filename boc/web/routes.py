@@ -203,12 +203,11 @@ def library(
 
 @api.post("/library")
 def keep_picture(service: Served, sent: Sent) -> Response:
-    """Save a picture to the folder that the owner named and add it to the index, which shows it
-    within seconds. A picture sent twice is saved once; a picture that cannot be encoded is not
-    saved."""
+    """Save a picture to the owner's chosen folder and add it to the index; it becomes searchable
+    within seconds. A picture sent twice is saved once; one that cannot be encoded is not saved."""
     folder = service.settings.keep
     if folder is None or sent is None:
-        raise ProblemError(403, "this server does not accept pictures for its library")
+        raise ProblemError(403, "this server does not accept picture uploads")
     with open_image(sent.path) as image:
         kind = str(image.format).lower()
     stem = re.sub(r"[^\w -]+", "_", Path(sent.name).stem, flags=re.ASCII)[:60]

@@ -270,9 +270,9 @@ def attachment_behind(transport: Transport, indices: Json, name: str) -> Generat
     if not coded or (others and narrowed):
         raise BackendError(
             f"the field {OBJECT!r} of {', '.join(others)} is not mapped as it was when the code "
-            f"was attached to {', '.join(generation.state.targets)}: the index was made again, or "
+            f"was attached to {', '.join(generation.state.targets)}: the index was rebuilt, or "
             "the name now belongs to another index",
-            f"make it with the mapping of {OBJECT!r} before _reindex fills it, or repeat "
+            f"create it with the mapping of {OBJECT!r} before _reindex fills it, or repeat "
             "<boc attach> after <boc attach --detach>, or move the alias back",
         )
     if others:
@@ -356,7 +356,7 @@ def readable(transport: Transport, generation: Generation) -> Generation:
     if not left:
         raise BackendError(
             problem,
-            "make it again with <boc index>, or copy the index that it was made of with "
+            "rebuild it with <boc index>, or copy the index from which it was made with "
             "<boc copy>, _clone, _shrink, _split or a snapshot",
         )
     note(problem, f"<boc add {generation.name} SOURCE> puts them in again; others are searched")
@@ -468,7 +468,7 @@ def _generation(
         state = convert(own["server"], AliasState)
     except (KeyError, ValidationError):
         raise ManifestError(
-            f"{physical}: its _meta was written by another version of boc; make the index again",
+            f"{physical}: its _meta was written by another version of boc; rebuild the index",
         ) from None
     for kind, name_of_field, table in (
         ("codes", state.field, STRATEGIES),
@@ -477,7 +477,7 @@ def _generation(
         if name_of_field not in table:
             raise ManifestError(
                 f"{physical}: {kind} stored as {name_of_field!r}, which this boc does not know; "
-                "make the index again, or use the version of boc that made it",
+                "rebuild the index, or use the version of boc that made it",
             )
     aliases = entry.get("aliases", {})
     computed = () if state.attached else entry["mappings"].get("runtime", ())

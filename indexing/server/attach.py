@@ -184,7 +184,7 @@ class ServerAttachment:
         if kinds != {each: entry["type"] for each, entry in mapping["properties"].items()}:
             raise BackendError(
                 f"{self.name} has a field {OBJECT!r} of another kind; fields of an earlier "
-                "attachment stay in the mapping until the index is made again (_reindex); "
+                "attachment stay in the mapping until the index is rebuilt (_reindex); "
                 "attach to the new index",
             )
         return {}
@@ -196,7 +196,7 @@ class ServerAttachment:
         if any(source.get(key, default) not in (default, ["*"]) for key, default in ALL.items()):
             raise BackendError(
                 f"{self.name} stores only a part of its documents in _source, so an update would "
-                "lose the rest; make it again with a complete _source",
+                "lose the rest; rebuild it with a complete _source",
             )
         # This test script writes nothing.
         script = {"source": "ctx.op = 'none'", "lang": "painless"}

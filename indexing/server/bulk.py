@@ -217,7 +217,7 @@ class Bulk:
             again = ids
             path = f"/{self.target}/_bulk"
             try:
-                # An update would make a removed index of another program again.
+                # An update would recreate a removed index of another program.
                 if self._updates:
                     self.transport.request("GET", f"/{self.target}/_alias")
                 answer = self.transport.request("POST", path, body, **self._params)

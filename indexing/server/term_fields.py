@@ -240,7 +240,7 @@ class ClauseBudget:
         note(
             f"a query of {len(features)} clauses was cut to the {limit} of largest weight, which "
             f"is what {self.label} takes",
-            "index again with fewer terms of a query (<--code NAME:Z/QUERY_Z>), or raise "
+            "rebuild the index with fewer terms per query (<--code NAME:Z/QUERY_Z>), or raise "
             "indices.query.bool.max_clause_count where the server has it",
             level=4,
         )

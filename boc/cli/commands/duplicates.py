@@ -14,7 +14,7 @@ from boc.cli import options
 @click.option(
     "--threshold",
     type=float,
-    help="Smallest cosine of near-duplicates [default: derived from random pairs].",
+    help="Minimum cosine similarity of near-duplicates [default: derived from random pairs].",
 )
 @options.as_json
 @options.at

@@ -199,7 +199,7 @@ def test_networks_of_another_form_are_refused(
 def test_missing_and_damaged_files(tmp_path: Path):
     (tmp_path / "rubbish").write_bytes(b"no network")
     for name, words in {
-        "rubbish": "make it again",
+        "rubbish": "recreate it",
         "nowhere": "no network",
         "": "no network",
     }.items():
