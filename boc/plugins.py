@@ -171,8 +171,8 @@ class RegionSource(Protocol):
 
 
 class Encoder(Protocol):
-    """Encoder of pictures and sentences as unit vectors in a common space with ``identity.dim``
-    components.
+    """Encoder that maps pictures and sentences to unit vectors in a common space with
+    ``identity.dim`` components.
 
     An encoder may have a ``vocabulary`` of words that it reads whole, from which spelling
     suggestions are made.

@@ -41,7 +41,7 @@ POWER = 0.7
 
 
 class _Assignment(ConceptStep):
-    """Base of hard and soft assignment, with the codebook."""
+    """Base class for hard and soft assignment, with the codebook."""
 
     learned = ("centroids_", "term_labels_", "means_", "axes_")
     added: ClassVar[Mapping[str, NDArray[Any]]] = {

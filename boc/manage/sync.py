@@ -179,8 +179,8 @@ def sync_index(
     if keep_missing:
         gone = []
 
-    # Pictures and captions are counted apart, since the captions of a table stay when a disk is
-    # gone. Each of several folders is counted apart, too.
+    # Pictures and captions are counted separately, since the captions in a table stay when a disk
+    # is gone. Several folders are also counted separately.
     def part(key: str) -> tuple[str, str]:
         what = {"image": "pictures", "text": "captions"}[changes.stored[key].modality]
         return what, key.partition("/")[0] if paths[1:] else name

@@ -109,8 +109,8 @@ class LibrarySnapshot:
 
     def by_date(self, filters: tuple[str, ...] = ()) -> list[str]:
         """Return the ids of the pictures that pass, newest first by the date taken, or by the file
-        date if that is unknown. In a library of more than ``BROWSED`` items, only pictures among
-        the first ``BROWSED`` items are listed."""
+        date if the date taken is unknown. In a library of more than ``BROWSED`` items, only
+        pictures among the first ``BROWSED`` items are listed."""
         order = self.orders.get(filters)
         if order is not None:
             return order

@@ -1,11 +1,11 @@
 """Manage the indexes of a cluster behind their names.
 
-The name of an index is an alias. It points to a generation, a separate index ``NAME-boc-DIGEST-N``:
-DIGEST is computed from the contents and the way they are stored, and N counts up. A generation that
-is being loaded does not have the alias NAME, so no search sees it. It is written through another
-alias, never by its own name: a server would recreate a missing index with guessed fields, but it
-refuses a missing alias. Publishing swaps the alias in one request. The previous generation stays
-until the next load begins, so that readers that have it open can continue.
+The name of an index is an alias. The alias points to a generation, a separate index named
+``NAME-boc-DIGEST-N``: DIGEST is computed from the contents and their storage format, and N counts
+up. A generation that is being loaded does not have the alias NAME, so no search sees it. It is
+written through another alias, never by its own name: a server would recreate a missing index with
+guessed fields, but refuses to write to a missing alias. Publishing swaps the alias in one request.
+The previous generation stays until the next load begins, so that its readers can continue.
 """
 
 from __future__ import annotations

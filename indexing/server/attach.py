@@ -1,10 +1,10 @@
-"""Add codes to the documents of an index that another program made, and remove them again.
+"""Add codes to the documents of another program's index, and remove these codes.
 
-Everything that boc adds is one object of a document, ``boc``, laid out as in boc's own documents,
-with one additional field: ``boc.row``, a digest of the code and of the data from which the item was
-made. A document with the right digest needs no update, so an attachment can continue after a kill,
-and follow a newer feature file. Updates are scripts that set or remove only this object; the server
-reruns a script if another program wrote the document meanwhile.
+boc adds only one object to a document, ``boc``. The object has the layout of boc's own documents,
+and one additional field: ``boc.row``, a digest of the code and of the item's data. A document with
+the right digest needs no update, so an attachment can continue after a kill, or apply a newer
+feature file. Updates are scripts that set or remove only this object; the server reruns a script if
+another program wrote the document meanwhile.
 
 The manifest and the arrays of the code are in a small index next to the other program's index,
 ``NAME-boc-DIGEST-N``, with the alias ``NAME-boc`` once the attachment is complete.

@@ -77,7 +77,7 @@ class Bulk:
     ``clock`` returns the time in seconds.
 
     Raises RefusedError, which names the id, if a row is rejected permanently, and BackendError when
-    ``patience`` has passed. All methods raise the same error from then on. Leaving the context
+    ``patience`` has passed. All later calls raise the same error. Leaving the context
     flushes; leaving it by an error drops unacknowledged rows. Not thread-safe.
     """
 

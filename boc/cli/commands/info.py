@@ -19,7 +19,7 @@ def command(name: str | None, at: str, as_json: bool) -> None:
     """Show the contents of the index NAME and how it was made. Without NAME, list the indexes and
     the features of the backend.
 
-    The bytes per item are for one copy; each replica on a server takes the same number again.
+    The bytes per item are for one copy; each replica on a server takes the same space.
 
     \b
     Examples: boc info photos
