@@ -172,9 +172,9 @@ def _plan(
 
 
 def nearest(request: SearchRequest, recall: object) -> SearchRequest:
-    """Return the request for the items whose concept sets an alignment compares, which are the
-    nearest candidates by vectors. If budgets were chosen for a ``recall``, which is a recall of
-    vectors, at most ``ALIGNED`` items per hit are compared."""
+    """Return the request for the items whose concept sets an alignment compares: the nearest
+    candidates by vectors. If budgets were chosen for a ``recall`` of vectors, at most ``ALIGNED``
+    items per hit are compared."""
     rescore = request.rescore
     assert rescore is not None
     k = request.k

@@ -155,7 +155,7 @@ def shared_codebook(
         )
         shared, one_sided = shared_centroids(codebook, files)
         tell(
-            f"{shared} of {len(codebook)} centroids of the {space} codebook hold both regions "
+            f"{shared} of {len(codebook)} centroids of the {space} codebook are shared by regions "
             "and words",
         )
         if one_sided or shared >= SHARED * len(codebook):

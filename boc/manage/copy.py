@@ -56,9 +56,9 @@ def copy_index(
 
     Without ``code``, the code with its arrays and all term frequencies are copied unchanged, so
     hits and scores stay the same. With ``code``, a new code is learned from the stored vectors. The
-    copy appears as a whole at the end; ``boc.evaluate.verify`` checks it. An index can be copied
-    onto itself, which replaces it at the end. From a copy in a file, ``build_index`` makes the same
-    index again on any machine.
+    copy appears as a whole at the end; ``boc.evaluate.verify`` checks the copy. A copy can replace
+    its source at the end, if both have the same name and address. From a copy in a file,
+    ``build_index`` recreates the index on any machine.
 
     Parameters
     ----------

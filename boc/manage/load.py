@@ -260,7 +260,7 @@ def source_digest(
 ) -> str:
     """Return the digest of the data that an index takes from a file.
 
-    The data are its list of items with their vectors, the concept sets if ``sets`` are read, and
+    These data are the list of items with their vectors, the concept sets if ``sets`` is true, and
     the metadata.
     """
     parts = [file.header.source, file.contents(sets=sets)]
@@ -323,4 +323,4 @@ def _check_items(file: VectorSource, metadata: Metadata | None) -> None:
             f"{file.path}",
         )
     if strange:
-        note(f"{len(strange)} lines of the metadata are of no item here (such as {strange[0]!r})")
+        note(f"{len(strange)} lines of the metadata match no item here (such as {strange[0]!r})")

@@ -1,4 +1,4 @@
-"""Bring an index in line with the pictures and captions that it was made from.
+"""Bring an index in line with the pictures and captions from which it was made.
 
 New and changed items are encoded, moved items keep their vectors, and missing items are removed.
 """
@@ -169,8 +169,8 @@ def sync_index(
     changes = compare(searcher.index, items, table, removed.items, ocr=ocr)
     if changes.kept:
         note(
-            f"{len(changes.kept)} pictures cannot be read now (such as {changes.kept[0]}); what "
-            f"{name} has of them is kept",
+            f"{len(changes.kept)} pictures cannot be read now (such as {changes.kept[0]}); their "
+            f"entries in {name} are kept",
             level=3,
         )
     # Pictures in folders that cannot be listed now may still exist.
@@ -192,7 +192,7 @@ def sync_index(
             raise BocError(
                 f"{count} of the {totals[place]} {' of '.join(place)} are missing (such as "
                 f"{some!r})",
-                "is a disk not mounted, or this another folder? Add <--missing remove-many> to "
+                "is a disk not mounted, or the folder wrong? Add <--missing remove-many> to "
                 "remove them, or <--missing keep> to keep them",
             )
     notes = {

@@ -77,8 +77,7 @@ class LibrarySnapshot:
 
     @cached_property
     def fields(self) -> dict[str, FieldType]:
-        """Return the fields that a page offers, which are text fields and fields with a value in
-        some item."""
+        """Return the fields that a page offers: text fields, and fields that some item has."""
         used = self.searcher.index.used_fields()
         fields = visible_fields(self.searcher.index.manifest.fields)
         return {name: kind for name, kind in fields.items() if kind == "text" or name in used}

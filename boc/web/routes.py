@@ -100,7 +100,7 @@ async def picture_of(
     service: Served,
     image: Annotated[
         UploadFile | None,
-        File(description="A picture; its bytes are looked at, not its name."),
+        File(description="A picture; its bytes determine its format, not its name."),
     ] = None,
 ) -> AsyncIterator[Upload | None]:
     """Keep the uploaded picture until its request ends. Raises ProblemError 415 for a POST without

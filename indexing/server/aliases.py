@@ -76,13 +76,13 @@ class Generation:
     """Version of an index: ``physical`` is the index name on the server, and ``name`` is its alias.
 
     ``live`` is true if the generation was completely loaded and has the alias. ``narrowed`` means
-    that it is read through the alias, because the alias shows only a part of it, or because this
-    user may read only the alias. ``shadowed`` lists runtime fields that replace fields of boc;
-    ``pipelines`` lists the pipelines that change written documents, and ``blocks`` the blocks that
-    forbid writing. ``created`` is the cluster's time of creation, and a tie-breaker for equal
-    times. ``coded`` names the indexes that have the code, if the name of another program also
-    covers other indexes; ``is_part`` means that an alias shows only a part of them. ``lost`` is the
-    number of items that no longer have a code.
+    that the index is read through the alias, because the alias shows only a part of the index, or
+    because this user may read only the alias. ``shadowed`` lists runtime fields that replace boc's
+    fields; ``pipelines`` lists the pipelines that change written documents, and ``blocks`` lists
+    the blocks that forbid writing. ``created`` is the cluster's time of creation, with a
+    tie-breaker for equal times. ``coded`` names the indexes that have the code, if another
+    program's name also covers other indexes; ``is_part`` means that an alias shows only a part of
+    the coded indexes. ``lost`` is the number of items that no longer have a code.
     """
 
     physical: str

@@ -131,7 +131,7 @@ class ServerAttachment:
         if not self._indices:
             raise BackendError(
                 f"no index {self.name!r} at {self._transport.label}",
-                "<boc attach> adds to one that is there",
+                "<boc attach> needs an existing index",
             )
         if len(self._indices) > 1:
             coded = self._generation.state.targets if self._generation is not None else ()
@@ -151,7 +151,7 @@ class ServerAttachment:
         return None if self._generation is None else ServerEngine(self._transport, self._generation)
 
     def change(self, manifest: Manifest) -> Json:
-        """Return the mapping change that ``begin`` will make, which is empty if the mapping is
+        """Return the mapping change that ``begin`` will make, or an empty change if the mapping is
         already right. Raises BackendError if the server cannot add codes to the index, or if a
         field prevents it."""
         self._check_single()

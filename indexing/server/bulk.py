@@ -189,7 +189,7 @@ class Bulk:
                 self._deleted += future.result()
                 del self._sent[future]
             if not done and self._trouble:
-                note(f"no row is taken at present, trying again: {self._trouble}")
+                note(f"the server accepts no rows at present; retrying: {self._trouble}")
 
     def _run(self, future: Future[int], rows: dict[str, bytes]) -> None:
         try:

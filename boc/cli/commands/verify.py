@@ -83,7 +83,7 @@ def print_report(name: str, report: Verification) -> None:
             err=True,
         )
     image, text, postings = (report.counts[part][0] for part in ("image", "text", "postings"))
-    state = "not as the manifest says"
+    state = "unlike the manifest"
     if all(count == expected for count, expected in report.counts.values()):
         state = "as the manifest says"
     click.echo(
