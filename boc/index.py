@@ -348,8 +348,8 @@ class Index:
     ) -> list[DuplicateGroup]:
         """Return the groups of duplicate and near-duplicate pictures, or sentences.
 
-        ``threshold`` is the smallest cosine of near duplicates; the default is a cosine that few
-        random pairs reach. The first item of a group is the best one to keep; nothing is deleted.
+        ``threshold`` is the minimum cosine similarity of near-duplicates; few random pairs reach
+        the default. The first item of a group is the best one to keep; nothing is deleted.
         """
         from boc.manage.duplicates import find_duplicates
 

@@ -197,6 +197,6 @@ def unpack_labels(packed: NDArray[np.uint8]) -> list[Label]:
         rows = typed(parse_json(packed.tobytes()), list[_Row])
     except ValueError as error:
         raise ManifestError(
-            f"the stored labels of the codewords cannot be read ({error}); make them again",
+            f"the stored labels of the codewords cannot be read ({error}); rebuild them",
         ) from error
     return [Label(row.words, tuple(starmap(Example, row.examples))) for row in rows]

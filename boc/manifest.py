@@ -230,21 +230,21 @@ class Manifest:
         if raw["format"] != FORMAT:
             raise ManifestError(
                 f"{where}: index format {raw['format']}, this boc reads format {FORMAT}",
-                f"{'upgrade boc, or ' if raw['format'] > FORMAT else ''}make the index again "
+                f"{'upgrade boc, or ' if raw['format'] > FORMAT else ''}rebuild the index "
                 "with <boc index --replace>",
             )
         names = {f.name for f in fields(cls)}
         if set(raw) | OPTIONAL.keys() != names:
             odd = ", ".join(sorted((set(raw) | OPTIONAL.keys()) ^ names))
             raise ManifestError(
-                f"{where}: manifest entries missing or unknown ({odd}); make the index again",
+                f"{where}: manifest entries missing or unknown ({odd}); rebuild the index",
             )
         # Before an index is loaded, {} may represent an object with declared entries.
         filled = {name: entry for name, entry in raw.items() if entry != {}}
         try:
             entries = typed(filled, _Entries)
         except ValueError as error:
-            raise ManifestError(f"{where}: manifest entry {error}; make the index again") from error
+            raise ManifestError(f"{where}: manifest entry {error}; rebuild the index") from error
         return cls(**{**raw, "encoder": entries.encoder})
 
     def check_arrays(self, arrays: Mapping[str, NDArray[Any]], *, where: str) -> None:
@@ -252,7 +252,7 @@ class Manifest:
         for name, said in self.arrays.items():
             if name not in arrays or describe(arrays[name]) != said:
                 raise ManifestError(
-                    f"{where}: codec array {name} is missing or changed; make the index again",
+                    f"{where}: codec array {name} is missing or changed; rebuild the index",
                 )
 
 

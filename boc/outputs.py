@@ -19,7 +19,7 @@ def check_output(path: Path, ours: Callable[[Path], bool], *inputs: Path | None)
     for source in inputs:
         if source is not None and _same(path, source):
             raise BocError(
-                f"{path} is an input of this command, which would replace it; choose another "
+                f"{path} is an input to this command and would be overwritten; choose a different "
                 "output",
             )
     if path.exists() and path.stat().st_size and not ours(path):

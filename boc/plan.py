@@ -33,17 +33,18 @@ QUICK = 10_000  # number of items whose vectors are compared faster than an alig
 class Costs(NamedTuple):
     """The costs that an engine declares.
 
-    The engine compares ``quick`` components of vectors in the time that terms take to find
-    candidates of recall 0.98, but at most ``window`` items, and ``patience`` times as many where
-    only a comparison gives the right hits. A dictionary gives each query the same number of terms.
-    Under a dictionary, and with vectors of 256 components, the engine compares ``begin`` items in
-    the time that it needs to start with terms, and each further item in the time of ``row``
-    postings. Candidates are too few if they are less than ``choice`` per hit, and under filters
-    ``far`` times less than usual. If a share of the items passes the filters, a query takes (1 /
-    share) ** ``growth`` times as many terms.
-    ``compact``: codes of a few bits order candidates before the vectors of at least ``read`` of
-    them are read. Comparing up to ``unscored`` times as many items that share a term is faster than
-    choosing the best of them by scores.
+    The engine compares ``quick`` vector components in the time in which terms find candidates with
+    a recall of 0.98. It compares at most ``window`` items, and ``patience`` times as many if only a
+    comparison gives the right hits. A dictionary gives each query the same number of terms. With a
+    dictionary and vectors of 256 components, the engine compares ``begin`` items in the time that
+    it needs to start a search by terms, and each further item in the time that it needs to read
+    ``row`` postings. A search has too few candidates if it has fewer than ``choice`` per hit or,
+    with filters, fewer than a ``far``-th of the usual number. If only a share of the items passes
+    the filters, a query takes (1 / share) ** ``growth`` times as many terms.
+
+    If ``compact`` is true, codes of a few bits rank the candidates first; the engine then reads the
+    vectors of at least ``read`` candidates. Comparing up to ``unscored`` times as many items that
+    share a term is faster than choosing the best of these items by scores.
     """
 
     quick: int
@@ -171,9 +172,9 @@ def _plan(
 
 
 def nearest(request: SearchRequest, recall: object) -> SearchRequest:
-    """Return the request for the items whose concept sets an alignment compares, which are the
-    nearest candidates by vectors. If budgets were chosen for a ``recall``, which is a recall of
-    vectors, at most ``ALIGNED`` items per hit are compared."""
+    """Return the request for the items whose concept sets an alignment compares: the nearest
+    candidates by vectors. If budgets were chosen for a ``recall`` of vectors, at most ``ALIGNED``
+    items per hit are compared."""
     rescore = request.rescore
     assert rescore is not None
     k = request.k

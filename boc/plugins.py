@@ -171,8 +171,8 @@ class RegionSource(Protocol):
 
 
 class Encoder(Protocol):
-    """Encoder of pictures and sentences as unit vectors in a common space with ``identity.dim``
-    components.
+    """Encoder that maps pictures and sentences to unit vectors in a common space with
+    ``identity.dim`` components.
 
     An encoder may have a ``vocabulary`` of words that it reads whole, from which spelling
     suggestions are made.
@@ -379,9 +379,9 @@ class Backend(Protocol):
         key: str,
         learn: Callable[[], tuple[dict[str, Any], Mapping[str, NDArray[Any]]]],
     ) -> tuple[dict[str, Any], Mapping[str, NDArray[Any]]]:
-        """Return the result of ``learn``, which is the configuration and arrays of a code, for an
-        index that several processes load. The first process learns the code, and the others reuse
-        its result. ``key``, 12 hex digits, is equal for equal results."""
+        """Return the result of ``learn``, the configuration and arrays of a code, for an index that
+        several processes load. The first process learns the code, and the others reuse its result.
+        ``key`` is 12 hex digits, equal for equal results."""
 
     def open(self, name: str) -> Engine:
         """Open an index. If it is missing, raises BackendError, which lists the existing

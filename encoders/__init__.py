@@ -1,1 +1,1 @@
-"""Encoders of pictures and sentences. No other package imports torch."""
+"""Encoders for pictures and sentences. This is the only installed package that imports torch."""

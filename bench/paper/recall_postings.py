@@ -238,7 +238,7 @@ def gini(amounts: NDArray[Any]) -> float:
     "--terms",
     multiple=True,
     type=int,
-    help="Sizes of the vocabulary [default: by the size of the collection].",
+    help="Vocabulary sizes to test [default: chosen by collection size].",
 )
 @click.option("--only", help="Code over global vectors to measure instead of all codes.")
 @click.option(

@@ -135,8 +135,8 @@ at = click.option(
 encoder = click.option(
     "--encoder",
     metavar="KIND:PATH",
-    help="Encoder of pictures and sentences: a name such as clip (see boc model) or a model folder "
-    "such as models/photos.",
+    help="Encoder for pictures and sentences: a name such as clip (see boc model) or a model "
+    "folder such as models/photos.",
 )
 moved_encoder = click.option(
     "--encoder",

@@ -1,4 +1,4 @@
-"""Labels of the centroids of a codebook: the words and regions nearest to each centroid."""
+"""Labels for codebook centroids: the words and regions nearest to each centroid."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence

@@ -105,11 +105,11 @@ def rescaling(points: Floats) -> Floats:
     """Return the symmetric matrix (d, d) that divides the principal axes of ``points`` (n, d) by
     variances**.35.
 
-    The similarities to many centroids add up to a product of concepts. In this product, the weight
-    of an axis is the spread of the centroids along it, which is the spread of the points. With
-    variances v, the product of concepts divided by v**.25 weights an axis by v**-.25 * v**.5 *
-    v**-.25 = 1, like the plain product. Narrow axes need slightly more weight, because an item
-    keeps only its largest terms. Among exponents from .2 to .45, .35 found the most held-out
+    The similarities to many centroids add up to a product of concepts. The weight of an axis in
+    this product is the spread of the centroids along the axis, and the centroids spread like the
+    points. With variances v, the product of concepts divided by v**.25 weights an axis by v**-.25 *
+    v**.5 * v**-.25 = 1, like the plain product. Narrow axes need slightly more weight, because an
+    item keeps only its largest terms. Among exponents from .2 to .45, .35 found the most held-out
     training photographs.
     """
     rows = unit_rows(points)

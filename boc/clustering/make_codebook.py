@@ -71,14 +71,14 @@ def cluster(
     space: str = "plain",
     tell: Callable[[str], None] = lambda stage: None,
 ) -> Codebook:
-    """Make a codebook by k-means over a sample of the concepts in ``files``.
+    """Make a codebook by running k-means on a sample of the concepts in ``files``.
 
-    The "plain" ``space`` is the method of the paper (BoC, section III-B1), which clusters a uniform
-    sample of all concepts by Euclidean distance. The other two spaces sample both modalities
-    equally and cluster by cosine. "centered" first subtracts the mean concept of each modality,
-    because the modalities lie apart and would otherwise use different centroids. "rescaled" also
-    scales the axes of the centred concepts (``boc.clustering.kmeans.rescaling``), for sums with
-    ``similarity=deviation``. ``tell`` is called with the name of each stage.
+    With ``space="plain"``, follow the paper (BoC, section III-B1): cluster a uniform sample of all
+    concepts by Euclidean distance. The other two spaces sample both modalities equally and cluster
+    by cosine similarity. "centered" first subtracts each modality's mean concept; otherwise the
+    modalities lie so far apart that they would use different centroids. "rescaled" also scales the
+    axes of the centred concepts (see ``boc.clustering.kmeans.rescaling``), as
+    ``similarity=deviation`` requires. ``tell`` is called with the name of each stage.
     """
     import faiss
 
@@ -155,7 +155,7 @@ def shared_codebook(
         )
         shared, one_sided = shared_centroids(codebook, files)
         tell(
-            f"{shared} of {len(codebook)} centroids of the {space} codebook hold both regions "
+            f"{shared} of {len(codebook)} centroids of the {space} codebook are shared by regions "
             "and words",
         )
         if one_sided or shared >= SHARED * len(codebook):

@@ -41,7 +41,7 @@ POWER = 0.7
 
 
 class _Assignment(ConceptStep):
-    """Base of hard and soft assignment, with the codebook."""
+    """Base class for hard and soft assignment, with the codebook."""
 
     learned = ("centroids_", "term_labels_", "means_", "axes_")
     added: ClassVar[Mapping[str, NDArray[Any]]] = {
@@ -170,8 +170,8 @@ class SoftAssignment(_Assignment):
         which is negative for distant centroids. Deviations are summed with their signs. A sum above
         0, raised to the power .7, is the item's frequency; the z largest are kept. The power
         prevents a few large terms from dominating (Perronnin et al., ECCV 2010). The paper prints 1
-        / (1 - D), which has a pole at D = 1 and is negative beyond it, where TERN's concepts lie
-        (``bench/paper/variants.py``).
+        / (1 - D). This function has a pole at D = 1 and is negative for larger D, such as the
+        distances of TERN's concepts (``bench/paper/variants.py``).
     aggregate : {"sum", "max"}, default="sum"
     z : int or None, default=None
         Number of nearest centroids kept per document concept; None keeps all. With "deviation",

@@ -22,7 +22,7 @@ from boc.foreign import are_moderate
 from boc.types import MODALITIES, Embeddings, Modality, QueryCode, Ragged, TermMatrix
 from boc.vectors import Array, are_plain
 
-REMADE = "make the index again with another code"
+REMADE = "rebuild the index with another code"
 STEPS: dict[str, type[Step]] = {
     step.__name__: step
     for step in (
@@ -199,8 +199,8 @@ class SurrogateCodec:
                     array = arrays.get(f"{i}.{name}", step.added.get(name))
                     if array is None:
                         raise BocError(
-                            f"codec array {i}.{name} of {type(step).__name__} is missing; make the "
-                            "index again",
+                            f"codec array {i}.{name} of {type(step).__name__} is missing; rebuild "
+                            "the index",
                         )
                     # Slicing a plain array is faster than slicing a memory map.
                     setattr(step, name, np.asarray(array))

@@ -218,10 +218,10 @@ class DeepPermutation(SparseStep):
     have the same length, so the dot product gives the same order as the cosine and Spearman's rho
     (BoC, eq. 1; Amato et al., Deep Permutations, SISAP 2016).
 
-    The order of the steps defines a sparse permutation. After ``TopZ(z)`` the kept components are
-    ranked among themselves, z ... 1, which is the truncated permutation. The paper prints the other
-    order (section III-A): it ranks all 2d components after c-ReLU, and ``TopZ(z)`` keeps the
-    highest, 2d ... 2d - z + 1, which are nearly equal for small z.
+    The order of the steps defines a sparse permutation. After ``TopZ(z)``, the kept components are
+    ranked among themselves, z ... 1: the truncated permutation. The paper prints the reverse order
+    (section III-A): all 2d components are ranked after c-ReLU, and ``TopZ(z)`` keeps the highest
+    ranks, 2d ... 2d - z + 1, which are nearly equal for small z.
 
     Examples
     --------

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from boc.clustering.codebook import Codebook
 
 CELLS = 1 << 22  # products computed at a time
-LEAST = 1e-3  # smallest excess over a threshold that counts
+LEAST = 1e-3  # smallest margin above a threshold that counts as exceeding it
 
 
 class LearnedTerms(BookTerms, ConceptStep):

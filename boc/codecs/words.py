@@ -46,7 +46,7 @@ class WordTerms(BookTerms, Center):
     Attributes
     ----------
     labels_, means_
-        As in ``Center``; the mean of sentences is the mean of the captions of the vocabulary.
+        As in ``Center``; the mean for sentences is the mean of the vocabulary's captions.
     vocabulary_ : ndarray of float32 (p, d)
         Vectors of the words, of unit length or shorter.
     origin_ : ndarray of float32 (d,)

@@ -239,9 +239,9 @@ def evaluate_index(
 ) -> Evaluation:
     """Compute the recalls of searches in an index that contains the items of ``path``.
 
-    Without ``rm`` the searches run as for a user and may compare all vectors. With ``rm`` the
-    candidates for 10 hits are ``rm`` * 10 items that share a term, which measures the code; with an
-    ``rm`` of 1, candidates are not re-ranked. With ``relevance``, a matrix from
+    Without ``rm``, the searches run as for a user and may compare all vectors. With ``rm``, they
+    measure the code: the candidates for 10 hits are ``rm`` * 10 items that share a term. If ``rm``
+    is 1, candidates are not re-ranked. With ``relevance``, a matrix from
     ``Gallery.relevance``, the result includes NDCG@25. ``rerank`` is the metric for re-ranking
     (default: the index's metric). The median rank considers 100 hits; 101 represents every deeper
     rank. ``tick`` is called with 1 after each query.

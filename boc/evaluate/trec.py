@@ -24,11 +24,11 @@ def write_run(
     path: Path,
     rankings: Iterable[tuple[str, Sequence[str], Sequence[float]]],
 ) -> None:
-    """Write a run from each query's id, the ids of its hits, best first, and their scores.
+    """Write a TREC run: for each query id, the hit ids (best first) and their scores.
 
-    Tools order hits by float32 score and differ in the order of equal scores. Therefore a score
-    that is not below its predecessor is written as the next smaller number. Raises BocError if
-    ``path`` is another kind of file.
+    Evaluation tools sort hits by float32 score and break ties differently, so a score that is not
+    lower than the one before it is written as the next smaller float32. Raises BocError if ``path``
+    contains anything other than a run.
     """
     check_run(path)
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
@@ -48,8 +48,8 @@ def write_qrels(
     path: Path,
     right: Iterable[tuple[str, Sequence[str]]],
 ) -> None:
-    """Write the ids of the right items for each query. Raises BocError if ``path`` is another kind
-    of file."""
+    """Write the ids of the right items for each query. Raises BocError if ``path`` contains
+    anything other than qrels."""
     check_output(path, lambda path: _is_like(path, "qrels"))
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         for query, ids in right:

@@ -87,10 +87,10 @@ def verify(
     items.
 
     The queries are the codes of random items of all modalities. Each query is paired with hits at
-    all ranks and with other items, hits or not. The index's codec computes frequencies from its
-    vectors, or from ``files``, the index's feature files. Without files, if the codec reads concept
-    sets or if vectors are stored rounded, the stored frequencies are used, so only scores are
-    checked. If files are damaged, nothing is compared.
+    all ranks and with other items, hits or not. The index's codec computes the frequencies from the
+    stored vectors, or from ``files``, the index's feature files. Without ``files``, if the codec
+    reads concept sets or the vectors are stored rounded, the stored frequencies are used, and only
+    scores are checked. If files are damaged, nothing is compared.
 
     Raises BocError if an item is missing from ``files``.
     """

@@ -231,7 +231,7 @@ def explain_item(
     item_parts = _parts(encoded)
     missing = ""
     if explanation.query_parts is None or item_parts is None:
-        missing = "no regions or words: the encoder gives vectors only, or found no parts"
+        missing = "no regions or words: the encoder returns only vectors, or found no parts"
     terms = [match.term for match in matches]
     part_shares = _part_shares(searcher.codec, encoded, item_parts, terms)
     return replace(explanation, item_parts=item_parts, part_shares=part_shares, missing=missing)

@@ -57,7 +57,8 @@ def identity(status: os.stat_result, size: int | None = None) -> FileState:
     Equal states mean equal bytes, even after pictures of the same size and time swapped names.
     Equal bytes may have different states: in a copy, in a restored backup, or on a disk that was
     mounted again. A caller that finds another state reads the bytes (sync keeps the data of equal
-    bytes) or repeats its work (resumed commands, thumbnails), which takes time but is never wrong.
+    bytes) or repeats its work (resumed commands, thumbnails). Repeating work takes time but never
+    gives wrong results.
     """
     times = (min(max(time, LEAST), MOST) for time in (status.st_mtime_ns, status.st_ctime_ns))
     length = status.st_size if size is None else size
@@ -98,7 +99,7 @@ def _members(file: BinaryIO, status: os.stat_result) -> Members:
         headers.seek(0)
         tar = tarfile.open(fileobj=headers, mode="r:", ignore_zeros=True)  # noqa: SIM115
     except (tarfile.TarError, ValueError) as error:
-        raise SourceError(f"{file.name}: not a tar archive ({error}); make it again") from error
+        raise SourceError(f"{file.name}: not a tar archive ({error}); recreate it") from error
     while tar.offset <= size:
         try:
             info = tar.next()
@@ -139,8 +140,8 @@ def opener(path: Path | str, flags: int = os.O_RDONLY) -> int:
 
 
 def open_member(archive: BinaryIO, name: str) -> int:
-    """Return a descriptor of a copy of a member of an open archive. Raises FileNotFoundError if
-    there is no such member."""
+    """Copy a member of an open archive, and return the copy's descriptor. Raises FileNotFoundError
+    for an unknown member."""
     offset, size = place(archive, name)
     with tempfile.TemporaryFile() as copy:
         copy.write(os.pread(archive.fileno(), size, offset))
@@ -158,8 +159,8 @@ def status_of_member(path: Path) -> tuple[int, os.stat_result]:
 
 
 def place(archive: BinaryIO, name: str) -> tuple[int, int]:
-    """Return the offset and the size of a member of an open archive. Raises FileNotFoundError if
-    there is no such member."""
+    """Return the offset and size of a member in an open archive. Raises FileNotFoundError for an
+    unknown member."""
     try:
         return members(archive).places[name]
     except (KeyError, SourceError):

@@ -42,8 +42,8 @@ class Extraction:
     Give ``regions`` for a region file, or ``encoder`` for a file of embeddings; ``precision`` is
     the precision in which the encoder computes. Pictures are prepared in ``workers`` other
     processes, ahead of the encoder; 0 prepares them in this process, and None chooses the number of
-    processes. The same processes read the facts of the picture files, which are stored as metadata,
-    and with ``ocr`` also the words inside the pictures, which takes longer than everything else.
+    processes. The same processes read the facts of the picture files, which are stored as metadata.
+    With ``ocr``, they also read the words inside the pictures, the slowest part of the run.
     ``pictures`` are pictures in memory, by id. Items that cannot be used are listed in the file,
     with the reason.
     """
@@ -124,8 +124,8 @@ class Extraction:
             writer.finish()
         if self._cut:
             note(
-                f"pictures that have lost their end: {len(self._cut)} (such as {self._cut[0]!r}), "
-                "read as far as they go",
+                f"truncated pictures: {len(self._cut)} (such as {self._cut[0]!r}); only their "
+                "readable parts were read",
                 "find them by <--filter cut=true>",
             )
 

@@ -128,8 +128,8 @@ class FeatureFile:
                 fields = list(map(parse_json, self._strings(modality, "fields", start, stop)))
             if not all(well_typed(each, types) for each in fields):
                 raise FeatureFileError(
-                    f"{self.path}: {modality}/fields is not of the types in its header; make it "
-                    "again",
+                    f"{self.path}: {modality}/fields does not have the types in its header; "
+                    "recreate the file",
                 )
         return list(map(Item, ids, repeat(modality), content, groups, fields))
 

@@ -156,11 +156,11 @@ def _read_header(path: Path, attributes: Mapping[str, Any]) -> Header:
     odd = sorted(key for key, value in entries.items() if not isinstance(value, kinds[key]))
     if odd or not 0 < entries["dim"] < WIDEST or entries["dtype"] not in ("float16", "float32"):
         raise FeatureFileError(
-            f"{path}: its header is damaged ({', '.join(odd) or 'dim or dtype'}); make it again",
+            f"{path}: its header is damaged ({', '.join(odd) or 'dim or dtype'}); recreate it",
         )
     header = Header(**entries)
     if header.fields and not are_types(header.fields):
-        raise FeatureFileError(f"{path}: its header is damaged (fields); make it again")
+        raise FeatureFileError(f"{path}: its header is damaged (fields); recreate it")
     return header
 
 

@@ -55,7 +55,7 @@ SUFFIXES = frozenset(
 HEIF = frozenset({".heic", ".heif", ".hif"})
 """Suffixes of pictures from many phones. The package in the extra heic reads them."""
 
-GET_HEIF = "install what reads them: pip install 'boc[heic]'"
+GET_HEIF = "install their decoder: pip install 'boc[heic]'"
 MAX_PIXELS = 100_000_000
 """Largest number of pixels of a decoded picture; a JPEG with more pixels is decoded at an eighth of
 its width and height."""
@@ -144,7 +144,7 @@ def _load(image: ImageFile, path: Path) -> None:
             Files.LOAD_TRUNCATED_IMAGES = False
         if not _shows_something(image):
             raise
-        warnings.warn(CutShort(f"{path}: cut short; read as far as it goes"), stacklevel=3)
+        warnings.warn(CutShort(f"{path}: cut short; the readable part was read"), stacklevel=3)
 
 
 def _shows_something(image: Image) -> bool:
@@ -351,7 +351,7 @@ def _to_rgb(image: Image) -> Image:
         factor = 255 / (2**depth - 1)
         return _in_srgb(whole.point(lambda value: value * factor + 0.5).convert("L"), "RGB")
     if image.mode in {"RGBA", "LA", "PA"} or "transparency" in image.info:
-        # Blending it as a whole would take five copies in memory, so it is done in strips.
+        # Blending a whole picture would take five copies in memory, so strips are blended.
         image = _in_srgb(image, "RGBA")
         width, height = image.size
         flat = Pillow.new("RGB", image.size)

@@ -143,7 +143,7 @@ class Metadata:
         return {nfc(key): row for key, row in self.rows.items()}
 
     def strangers(self, items: Iterable[Item]) -> list[str]:
-        """Return the ids of the table that match neither an item nor the picture of an item,
+        """Return the ids in the table that match neither an item nor an item's picture,
         sorted."""
         left = {nfc(key): key for key in self.rows}
         for item in items:

@@ -105,8 +105,8 @@ class Source:
 
     @cached_property
     def stamp(self) -> str:
-        """SHA-256 of the states of the files from which pictures are read; it changes if a file
-        changes, or if two files swap names."""
+        """SHA-256 of the states of the picture files. The digest differs after a file changes, or
+        after two files swap names."""
         images = (system_path(i.content) for i in self.items if i.modality == "image")
         return json_sha256([look(path) or () for path in ([self.file] if self.file else images)])
 
@@ -267,7 +267,7 @@ def open_folders(
     if len(gone) == len(folders):
         raise gone[0]
     for missing in gone:
-        note(f"{missing}; what the index has of it is kept")
+        note(f"{missing}; its entries in the index are kept")
     items = [item for one in parts for item in one.items]
     closed = tuple(begin for one in parts for begin in one.closed)
     return Source(*table.join(folders[0], items), closed=closed)

@@ -175,7 +175,9 @@ def plain_date(text: str, order: str) -> str:
     parts = [first, second, third]
     if len(first) < 4:
         if len(third) < 4:
-            raise CellError(f"the century of {text!r} is not certain; write 2021-05-01")
+            raise CellError(
+                f"the century of {text!r} is ambiguous; use a four-digit year, such as 2021-05-01",
+            )
         parts.reverse()
         leading = "day" if sign == "." else order or order_of([text])
         if leading == "month":

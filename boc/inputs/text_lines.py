@@ -18,7 +18,7 @@ def read_ids(path: Path) -> list[str]:
 
     Raises SourceError if the file cannot be read or is empty.
     """
-    data = file_bytes(path, "name a list of ids, one a line")
+    data = file_bytes(path, "name a list of ids, one per line")
     faults: list[str] = []
     ids = [line for line in text_lines(data, str(path), faults) if line]
     if not ids:

@@ -1,5 +1,4 @@
-"""Add codes to the documents of an index that another program made on a server, and remove them
-again."""
+"""Add codes to the documents of another program's index on a server, and remove these codes."""
 
 from __future__ import annotations
 

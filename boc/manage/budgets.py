@@ -1,12 +1,12 @@
-"""Choose the budgets of an index under a dictionary: the cheapest that find a promised share of the
+"""Choose the budgets of a dictionary index: the cheapest budgets that find the target share of the
 exact nearest items.
 
-Budgets are chosen once everything is loaded, on realistic queries: captions of the index search for
-its pictures, and pictures for its captions, which have their own budgets. Without captions, the
-queries are sentences, if an encoder is at hand; else they are items, each moved by a part of the
-difference of two other items. Items find each other more easily than sentences find them, because
-their near copies come first. So moved items search for the nearest items with and without near
-copies.
+Budgets are chosen after the load, with realistic queries. Captions in the index search for its
+pictures. Pictures search for its captions, which have separate budgets. Without captions, the
+queries are sentences if an encoder is available. Otherwise they are items, each moved by a fraction
+of the difference between two other items. An item is easier to find by another item than by a
+sentence, because the near copies of the other item come first. Therefore moved items search for the
+nearest items twice, with and without near copies.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ BUDGETS = (8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 160, 192, 256, 384, 
 DEEP = 4000
 """Largest number of candidates per query."""
 EVERY = 10_010
-"""Number of candidates that stands for all items that share a term: more than a server otherwise
-re-ranks."""
+"""Number of candidates that represents all items that share a term; a server otherwise re-ranks
+fewer."""
 MOVED = 0.65
-"""Part of the difference of two items by which a third item is moved."""
+"""Share of the difference between two items by which a third item is moved."""
 COPY = 0.9
 """Smallest cosine between an item and a near copy of it."""
 COPIES = 50
 """Largest number of near copies of an item that a query passes over to find other items."""
 LAST = 0.01
-"""Largest part of the recall to give up if it costs more than ``START`` postings, and more than 0.4
-of the rest."""
+"""Largest part of the recall to give up, if it costs more than ``START`` postings and more than 0.4
+times as much as the rest of the recall."""
 START = 3200
 """Cost of a search beside its terms and candidates, in postings."""
 EASIER = 1.5
@@ -92,10 +92,10 @@ def choose_budgets(
     source: VectorSource,
     encoder: Callable[[], Encoder] | None = None,
 ) -> None:
-    """Choose the budgets of a loaded index that promises a recall, and store them in its manifest.
+    """Choose the budgets of a loaded index with a target recall, and store them in its manifest.
 
-    ``source`` provides the vectors of its items; ``encoder`` encodes sentences as queries if there
-    are no captions.
+    ``source`` provides the vectors of its items; ``encoder`` encodes sentences as queries if the
+    index has no captions.
     """
     backend = plugins.backend(at)
     index = backend.open(name)
@@ -126,8 +126,8 @@ def choose_budgets(
         budgets = {"rm": rm, "codec": with_query_z(index.manifest.codec, query_z)}
         known = index.statistics(find)
         quick = quick_items(known, index.costs, query_z, candidates(HITS, rm, planned=True))
-        # Comparing all items keeps a promise that terms cannot keep. It is chosen if it does not
-        # take much longer. A server plans without this entry.
+        # An exhaustive comparison can meet a recall target that term search cannot. It is chosen if
+        # it does not take much longer. A server plans without this entry.
         if index.costs.row and figures["high"] < promised and known.passing < 4 * quick:
             chosen["whole"] = True
         chosen |= {**figures, "queries": len(sample.queries), "source": sample.kind}
@@ -136,9 +136,9 @@ def choose_budgets(
 
 
 def renew_measurements(name: str, at: str) -> None:
-    """Measure an edited index again if it has grown by a quarter since the last measurement: its
-    usual cosines, and the budgets that keep its promise. Its budgets are also chosen if its
-    searches use them from now on."""
+    """Measure the usual cosines of an edited index again, and choose its budgets again, if it has
+    grown by a quarter since the last measurement. Budgets are also chosen when searches begin to
+    use them."""
     backend = plugins.backend(at)
     stored = StoredItems(backend, name)
     manifest = stored.manifest
@@ -280,7 +280,7 @@ class _Tuner:
 
     def choose(self, target: float) -> tuple[int, float, dict[str, float]]:
         """Return the number of terms, the candidates per hit and the recall of the cheapest budgets
-        that reach ``target``, or come close to it if its last part takes most of the time."""
+        that reach ``target``, or come close to it if reaching it takes much longer."""
         if math.isinf(self.searcher.index.costs.unscored):
             return self.choose_terms(target)
         chosen = self.cheapest(target - LAST) or (self.budgets[-1], self.depth)
@@ -312,9 +312,9 @@ class _Tuner:
         return query_z, 300.0, measure(query_z)
 
     def cheapest(self, aim: float, most: float = math.inf) -> tuple[int, int] | None:
-        """Return the cheapest numbers of terms and candidates whose candidates include a share
-        ``aim`` of the true items, at a cost below ``most``. Returns None if no budgets reach this
-        share."""
+        """Return the numbers of terms and candidates with the lowest cost, below ``most``, at which
+        the candidates include a share ``aim`` of the true items. Returns None if no budgets reach
+        this share."""
         best = None
         for query_z in self.budgets:
             if self.cost(query_z, HITS) >= most:

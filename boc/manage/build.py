@@ -162,15 +162,15 @@ def build_index(
         _ = sources.items
         raise BocError(
             f"{at} has an index {name!r}",
-            "bring it in line with its pictures by <boc sync>, add others by <boc add>, or make "
-            "it again with <--replace>",
+            "bring it in line with its pictures by <boc sync>, add others by <boc add>, or rebuild "
+            "it with <--replace>",
         )
     network = sources.encoder(encoder, device)
     sets = network is not None and (
         (rerank or "dot") != "dot" or concepts is not None or make(network.identity).reads_concepts
     )
     with sources.vectors(name, at, network, show, concepts=sets, ocr=ocr) as file:
-        # Either the copied index is made again, or a new index.
+        # A copy of an index is recreated with its own code, unless the settings differ.
         learned: SurrogateCodec | Mapping[str, NDArray[Any]]
         as_stored = (code, vectors, concepts) == (None, None, None)
         if as_stored and isinstance(file, StoredItems):
@@ -210,8 +210,7 @@ def build_index(
         elif backend.exists(name) and not replace:
             raise BocError(
                 f"{at} has an index {name!r} of other items",
-                "make it again with <--replace>, add these items by <boc add>, or choose another "
-                "name",
+                "rebuild it with <--replace>, add these items by <boc add>, or choose another name",
             )
         else:
             for done in load_index(file, at, name, learned, manifest, table, part=shard):

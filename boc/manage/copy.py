@@ -56,9 +56,9 @@ def copy_index(
 
     Without ``code``, the code with its arrays and all term frequencies are copied unchanged, so
     hits and scores stay the same. With ``code``, a new code is learned from the stored vectors. The
-    copy appears as a whole at the end; ``boc.evaluate.verify`` checks it. An index can be copied
-    onto itself, which replaces it at the end. From a copy in a file, ``build_index`` makes the same
-    index again on any machine.
+    copy appears as a whole at the end; ``boc.evaluate.verify`` checks the copy. A copy can replace
+    its source at the end, if both have the same name and address. From a copy in a file,
+    ``build_index`` recreates the index on any machine.
 
     Parameters
     ----------
@@ -172,8 +172,8 @@ def _codec(source: StoredItems, code: Code | None, progress: Progress) -> Surrog
     if code.reads_concepts:
         raise BocError(
             f"code {code} reads the encoder's concept sets, but {source.path} stores at most "
-            "rounded sets of unit length; make the index again from a feature file, or take a "
-            "code of vectors: scalar, bits, permutation, dictionary, words",
+            "rounded sets of unit length; rebuild the index from a feature file, or choose a code "
+            "for vectors: scalar, bits, permutation, dictionary, words",
         )
     return fit_code(source, code.codec(source.manifest.identity.dim), progress)
 

@@ -1,8 +1,8 @@
 """Find exact and near duplicates in an index, as groups.
 
-A search with the stored vector of each item finds its candidates in the posting lists; the vectors
-decide. A group is not a connected component, which would join a sunset to a portrait by small
-steps: all members are near the kept item.
+Each item is searched by its stored vector. The posting lists provide candidates, and the vectors
+decide. All members of a group are near the kept item. A group is not a connected component, since
+small steps could connect a sunset with a portrait.
 """
 
 from dataclasses import dataclass

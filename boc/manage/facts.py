@@ -18,7 +18,7 @@ def index_facts(index: Engine) -> dict[str, Any]:
     ``rounded`` is True if they are stored rounded, ``offsets`` if they include offsets that correct
     hubs. ``concepts`` is the type of the concept sets. ``fields`` are the metadata fields with
     their types. ``rerank`` and ``rm`` are the defaults of a search, ``plan`` is the plan of a
-    vector search without filters (``boc.plan.Way``), and ``recall`` the promised recall. ``bytes``
+    vector search without filters (``boc.plan.Way``), and ``recall`` the target recall. ``bytes``
     are the sizes of the parts. ``encoder`` is the encoder and ``weights`` the SHA-256 of its
     weights. ``created``, ``maker`` and ``format`` are as in the manifest.
     """

@@ -1,5 +1,4 @@
-"""Write and read copies of an index as files: the folder of the index as an uncompressed zip
-archive."""
+"""Write and read copies of an index as files: uncompressed zip archives of the index folder."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from boc.vectors import Ints
 FIT_SAMPLE = 100_000
 # Concept sets per modality from which a code is learned.
 FIT_SETS = 2000
-# Items of each modality that are held out when a dictionary is learned, to evaluate it on them.
+# Items per modality that are held out when a dictionary is learned, to evaluate the dictionary.
 HELD_OUT = 250
 
 

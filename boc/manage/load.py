@@ -219,7 +219,7 @@ def write_items(
             raise FeatureFileError(
                 f"the vector of {items[beyond.argmax()].id!r} has numbers too large for "
                 f"{manifest.vector_dtype}, as "
-                "which the index stores vectors; make the features again, with smaller vectors",
+                "which the index stores vectors; extract the features again, with smaller vectors",
             )
         if manifest.fields:
             items = list(map(with_fields, items))
@@ -260,7 +260,7 @@ def source_digest(
 ) -> str:
     """Return the digest of the data that an index takes from a file.
 
-    The data are its list of items with their vectors, the concept sets if ``sets`` are read, and
+    These data are the list of items with their vectors, the concept sets if ``sets`` is true, and
     the metadata.
     """
     parts = [file.header.source, file.contents(sets=sets)]
@@ -306,8 +306,8 @@ def check_fields(manifest: Manifest, metadata: Metadata | None) -> None:
     if odd:
         declared = ", ".join(f"{name}:{kind}" for name, kind in manifest.fields.items()) or "none"
         raise BocError(
-            f"the index has no metadata fields {', '.join(odd)} (it has: {declared}); make it "
-            "again, or rename them",
+            f"the index has no metadata fields {', '.join(odd)} (it has: {declared}); rebuild it, "
+            "or rename them",
         )
 
 
@@ -323,4 +323,4 @@ def _check_items(file: VectorSource, metadata: Metadata | None) -> None:
             f"{file.path}",
         )
     if strange:
-        note(f"{len(strange)} lines of the metadata are of no item here (such as {strange[0]!r})")
+        note(f"{len(strange)} lines of the metadata match no item here (such as {strange[0]!r})")

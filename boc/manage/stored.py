@@ -120,7 +120,7 @@ class StoredItems:
                 f"{', '.join(sorted(self.left_out)[:10])}",
             )
         if self._backend.open(self.path).manifest != self.manifest:
-            raise BocError(f"{self.path} changed while it was copied; copy it when nobody edits it")
+            raise BocError(f"{self.path} changed during the copy; copy it while nobody edits it")
 
 
 def stored_rows(index: Engine, items: Sequence[Item]) -> Rows:
@@ -133,7 +133,7 @@ def stored_rows(index: Engine, items: Sequence[Item]) -> Rows:
         return rows
     except KeyError as error:
         raise BocError(
-            f"item {error.args[0]!r} was deleted meanwhile; copy an index when nobody edits it",
+            f"item {error.args[0]!r} was deleted meanwhile; copy an index while nobody edits it",
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""Bring an index in line with the pictures and captions that it was made from.
+"""Bring an index in line with the pictures and captions from which it was made.
 
 New and changed items are encoded, moved items keep their vectors, and missing items are removed.
 """
@@ -149,8 +149,8 @@ def sync_index(
         )
     if any(manifest.fields.get(fact) != FACTS[fact] for fact in STATE):
         raise BocError(
-            f"{name} does not contain the file facts that a sync compares",
-            f"make it again: <boc index {name} SOURCE --replace>",
+            f"{name} lacks the file sizes, times and hashes that sync compares",
+            f"rebuild it: <boc index {name} SOURCE --replace>",
         )
     check_fields(manifest, table)
     check_fields(manifest, Metadata({**items.types}, {}))
@@ -163,14 +163,14 @@ def sync_index(
         if manifest.fields.get("ocr") != words.FIELDS["ocr"] or "ocr" in manifest.table_facts:
             raise BocError(
                 f"{name} has no field for the words inside pictures",
-                f"make it again: <boc index {name} SOURCE --replace> with <--ocr>",
+                f"rebuild it: <boc index {name} SOURCE --replace> with <--ocr>",
             )
     removed = RemovedPictures(name, at, searcher.index)
     changes = compare(searcher.index, items, table, removed.items, ocr=ocr)
     if changes.kept:
         note(
-            f"{len(changes.kept)} pictures cannot be read now (such as {changes.kept[0]}); what "
-            f"{name} has of them is kept",
+            f"{len(changes.kept)} pictures cannot be read now (such as {changes.kept[0]}); their "
+            f"entries in {name} are kept",
             level=3,
         )
     # Pictures in folders that cannot be listed now may still exist.
@@ -179,8 +179,8 @@ def sync_index(
     if keep_missing:
         gone = []
 
-    # Pictures and captions are counted apart, since the captions of a table stay when a disk is
-    # gone. Each of several folders is counted apart, too.
+    # Pictures and captions are counted separately, since the captions in a table stay when a disk
+    # is gone. Several folders are also counted separately.
     def part(key: str) -> tuple[str, str]:
         what = {"image": "pictures", "text": "captions"}[changes.stored[key].modality]
         return what, key.partition("/")[0] if paths[1:] else name
@@ -192,7 +192,7 @@ def sync_index(
             raise BocError(
                 f"{count} of the {totals[place]} {' of '.join(place)} are missing (such as "
                 f"{some!r})",
-                "is a disk not mounted, or this another folder? Add <--missing remove-many> to "
+                "is a disk not mounted, or the folder wrong? Add <--missing remove-many> to "
                 "remove them, or <--missing keep> to keep them",
             )
     notes = {

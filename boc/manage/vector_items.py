@@ -22,7 +22,7 @@ BATCH = 4096
 
 
 class _Part(NamedTuple):
-    """Rows of a file, by number, and the items that they belong to."""
+    """Row numbers in a file, and the items to which the rows belong."""
 
     file: VectorRows
     rows: Ints

@@ -131,8 +131,8 @@ class Moments:
             )
         except OSError as error:
             raise BocError(
-                f"the folders cannot be watched ({error}); set WATCHFILES_FORCE_POLLING=1 to look "
-                "at all files again and again, or allow more watches (fs.inotify.max_user_watches)",
+                f"the folders cannot be watched ({error}); set WATCHFILES_FORCE_POLLING=1 to check "
+                "all files repeatedly, or allow more watches (fs.inotify.max_user_watches)",
             ) from error
 
 

@@ -92,7 +92,7 @@ CATALOGUE = {
         "as quick per picture as clip; many languages",
     ),
 }
-"""Where no digest is known, the digest of the first download holds ever after."""
+"""If a digest is unknown, later downloads must match the digest of the first download."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Pair:
 
     @property
     def settings(self) -> list[str]:
-        """Return the files that determine the input of the networks."""
+        """Return the files that determine the networks' input."""
         folder = self.tokenizer.rpartition("/")[0]
         beside = [f"{folder}/{name}" if folder else name for name in SETTINGS]
         return list(dict.fromkeys([*beside, self.pixels, "config.json"]))
@@ -165,7 +165,7 @@ WEIGHTS = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-"""Files with weights, or lists of such files; the first that is there is read."""
+"""Files with weights, or lists of such files; the first existing file is read."""
 KINDS = ("tern", "teran", "vsrn", "vsrnpp")  # kinds made by boc train, as named in config.json
 ENCODERS = (*KINDS, "clip")
 RECORD = "boc-model.json"

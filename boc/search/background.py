@@ -48,12 +48,11 @@ class Background:
 
     @cached_property
     def near(self) -> float:
-        """The cosine from which items are near-duplicates: 1 - NEAR * (1 - c), with c the usual
-        cosine.
+        """The minimum cosine of near-duplicates: 1 - NEAR * (1 - c), where c is the usual cosine.
 
-        So the threshold fits encoders whose vectors all lie close together, and collections of one
-        subject. The usual cosine of the manifest is the same in all back ends. An index without it,
-        or one that has grown since, measures its sample.
+        The threshold therefore suits encoders whose vectors all lie close together, and collections
+        on a single subject. The usual cosine in the manifest is the same in all back ends. If an
+        index has no usual cosine, or has grown since the measurement, the sample is measured.
         """
         manifest = self.index.manifest
         usual = manifest.usual.get(self.modality)

@@ -67,24 +67,24 @@ class SearchOptions:
     k : int, default=10
         Number of hits per query, at least 1.
     rm : float, optional
-        Candidates to re-rank per hit: ``rm`` * k candidates. At least 1; default: as the index.
+        Candidates to re-rank per hit: ``rm`` * k candidates. At least 1; default: the index's.
     find : "image" or "text", optional
         Kind of the hits; default: "image" if the index has pictures.
     rerank : str, optional
-        Metric for re-ranking, one of ``boc.names.METRICS``; default: as the index.
+        Metric for re-ranking, one of ``boc.names.METRICS``; default: the index's metric.
     filters : str, Filter, or sequence of these
         Conditions on metadata fields, such as "width>10"; all must hold.
     hybrid : "rrf", optional
         Fuse the re-ranked hits with the hits of BM25 over the words of a sentence, by reciprocal
         ranks.
     query_z : int, optional
-        Number of terms to keep of a query, at least 1: the terms of largest weight; default: all.
+        Number of query terms to keep, at least 1: the terms with the largest weights; default: all.
     sort : str, optional
         Metadata field that orders the hits, ascending, or descending after a minus: "-taken". The
-        hits are still the ``k`` items of best score; hits without a value come last. Default: order
-        by score.
+        hits are still the ``k`` items with the best scores; hits without a value come last.
+        Default: order by score.
     collapse : bool, default=False
-        Group near-duplicates under the best of them.
+        Group near-duplicates under the best hit of each group.
     """
 
     k: int = 10

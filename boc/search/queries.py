@@ -254,8 +254,8 @@ def read_negations(sentence: str) -> tuple[str, list[str]]:
 
 
 def compose(parts: Sequence[tuple[Embeddings, float]]) -> Embeddings:
-    """Return the query for weighted ``parts`` of one row each, which is their weighted sum scaled
-    to unit length.
+    """Return the query for weighted ``parts`` of one row each: their weighted sum, scaled to unit
+    length.
 
     The query has the modality of the first wanted part. Its concept set joins the sets of the
     wanted parts, or is None if a part lacks a set. A single part is returned unchanged. Raises

@@ -134,8 +134,8 @@ class Searcher:
         return searcher
 
     def renew(self, *, force: bool = False) -> Searcher:
-        """Return a searcher for the current index, which is this searcher if the index has not
-        changed. A matching encoder is reused.
+        """Return a searcher for the current index: this searcher, unless the index has changed. A
+        matching encoder is reused.
 
         Every load and edit changes ``created`` or ``source`` in the manifest; compaction does not,
         because it preserves all results. ``force`` reopens an unchanged index, which may have been
@@ -383,9 +383,9 @@ class Searcher:
         """Return ids (n, m) and scores (n, m) of the hits of ``search_vectors``, best first, as
         arrays.
 
-        The content of the hits, which takes most of a batch's time, is not read. m is at most k;
-        rows of queries with fewer hits are padded with None and -inf. Raises BocError for options
-        that work on hits: hybrid, sort and collapse.
+        The content of the hits is not read, since reading takes most of a batch's time. m is at
+        most k; rows of queries with fewer hits are padded with None and -inf. Raises BocError for
+        options that work on hits: hybrid, sort and collapse.
         """
         options = self._options(options, **keywords)
         queries = self._plain(queries)
@@ -439,8 +439,8 @@ class Searcher:
         return self._backgrounds.setdefault(modality, Background(self.index, modality))
 
     def target(self, find: Modality | None = None) -> Modality:
-        """Return the modality of the hits, which is ``find``, or by default pictures if the index
-        has any. Raises BocError if the index has no items of the modality."""
+        """Return the modality of the hits: ``find``, or by default pictures if the index has any.
+        Raises BocError if the index has no items of the modality."""
         counts = self.index.manifest.items
         if find is None:
             return "image" if counts["image"] else "text"

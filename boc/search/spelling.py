@@ -28,8 +28,8 @@ SHORT = 4
 # largest difference in length to a suggestion, and largest number of words compared
 LONGER = 2
 NEAR = 9
-# Limits on the cost of a query: number of words that get a suggestion, letters per word, known
-# words compared letter by letter, and number of all known words.
+# Limits on the cost of a query: number of words that get a suggestion, letters per word, number of
+# words compared letter by letter, and total number of known words.
 SOUGHT = 16
 LONGEST = 30
 COMPARED = 48

@@ -77,8 +77,7 @@ class LibrarySnapshot:
 
     @cached_property
     def fields(self) -> dict[str, FieldType]:
-        """Return the fields that a page offers, which are text fields and fields with a value in
-        some item."""
+        """Return the fields that a page offers: text fields, and fields that some item has."""
         used = self.searcher.index.used_fields()
         fields = visible_fields(self.searcher.index.manifest.fields)
         return {name: kind for name, kind in fields.items() if kind == "text" or name in used}
@@ -109,8 +108,8 @@ class LibrarySnapshot:
 
     def by_date(self, filters: tuple[str, ...] = ()) -> list[str]:
         """Return the ids of the pictures that pass, newest first by the date taken, or by the file
-        date if that is unknown. In a library of more than ``BROWSED`` items, only pictures among
-        the first ``BROWSED`` items are listed."""
+        date if the date taken is unknown. In a library of more than ``BROWSED`` items, only
+        pictures among the first ``BROWSED`` items are listed."""
         order = self.orders.get(filters)
         if order is not None:
             return order

@@ -17,8 +17,9 @@ class Waiting:
 
 
 class Batcher:
-    """Encode sentences for several threads. One thread at a time encodes for all threads waiting at
-    that moment; ``encoding`` lends it the encoder, also for other work."""
+    """Encode sentences for several threads. One thread at a time encodes the sentences of all
+    waiting threads. The lock ``encoding`` reserves the encoder for one thread, including for other
+    work."""
 
     def __init__(self) -> None:
         self.encoding = threading.Lock()

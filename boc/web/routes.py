@@ -100,7 +100,7 @@ async def picture_of(
     service: Served,
     image: Annotated[
         UploadFile | None,
-        File(description="A picture; its bytes are looked at, not its name."),
+        File(description="A picture; its bytes determine its format, not its name."),
     ] = None,
 ) -> AsyncIterator[Upload | None]:
     """Keep the uploaded picture until its request ends. Raises ProblemError 415 for a POST without
@@ -203,12 +203,11 @@ def library(
 
 @api.post("/library")
 def keep_picture(service: Served, sent: Sent) -> Response:
-    """Save a picture to the folder that the owner named and add it to the index, which shows it
-    within seconds. A picture sent twice is saved once; a picture that cannot be encoded is not
-    saved."""
+    """Save a picture to the owner's chosen folder and add it to the index; it becomes searchable
+    within seconds. A picture sent twice is saved once; one that cannot be encoded is not saved."""
     folder = service.settings.keep
     if folder is None or sent is None:
-        raise ProblemError(403, "this server does not accept pictures for its library")
+        raise ProblemError(403, "this server does not accept picture uploads")
     with open_image(sent.path) as image:
         kind = str(image.format).lower()
     stem = re.sub(r"[^\w -]+", "_", Path(sent.name).stem, flags=re.ASCII)[:60]

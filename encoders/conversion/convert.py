@@ -74,8 +74,8 @@ def convert(
     if left_out and stop_list is None:
         raise EncoderError(
             f"{checkpoint}: this TERAN leaves out stop-words, but does not list them",
-            "name one with <--stop-list>, a word per line (its authors take the English list of "
-            "NLTK)",
+            "name a list with <--stop-list>, one word per line (the authors use NLTK's English "
+            "list)",
         )
     if stop_list is not None:
         if not left_out:

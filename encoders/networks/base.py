@@ -1,4 +1,4 @@
-"""Base of networks that map images (sets of regions) and sentences (sequences of words) into a
+"""Base class for networks that map images (sets of regions) and sentences (sequences of words) to a
 common space."""
 
 from collections.abc import Collection, Mapping, Sequence
@@ -24,8 +24,8 @@ class Encodings(NamedTuple):
 
 
 class Network(nn.Module):
-    """Base of all networks. A network is built from a configuration of its sizes and its text tower
-    (see ``text_towers.build``).
+    """Base class of all networks. A network is built from a configuration of its sizes and its text
+    tower (see ``text_towers.build``).
 
     A derived class sets its configuration class and the special rows of its sets:
     ``region_margins`` and ``word_margins`` are the numbers of special rows before and after the

@@ -14,10 +14,10 @@ def sinkhorn(
     """Return exp(scores / temperature), rows and columns normalised in turn (eq. 10-11), times the
     number of pictures.
 
-    ``scores`` (pictures, sentences) may have any sign, which requires the exponential; the paper
-    does not print it. All sums are computed with logarithms, in float32 at least. Before the
-    factor, columns sum to one: each sentence is distributed over the pictures. Row sums tend to
-    sentences / pictures, which is one for a square matrix.
+    ``scores`` (pictures, sentences) may have any sign, which requires an exponential that the paper
+    does not print. All sums are computed with logarithms, in float32 at least. Before the factor is
+    applied, columns sum to one: each sentence is distributed over the pictures. Row sums tend to
+    sentences / pictures, so they tend to one for a square matrix.
 
     The factor makes the mean entry one. To first order, an entry is then one plus the score minus
     the means of its row and column, divided by the temperature, and a margin means the same as

@@ -1,4 +1,4 @@
-"""Base of encoders with two networks, one for pictures and one for sentences."""
+"""Base class for encoders with two networks, one for pictures and one for sentences."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

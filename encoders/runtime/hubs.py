@@ -1,4 +1,4 @@
-"""Correct the scores of hubs, which are items near every query.
+"""Correct the scores of hubs (items near every query).
 
 An item's offset is the mean of its highest scores for a bank of training queries for other items:
 captions for a picture, pictures for a sentence. A share of the offset, the strength, is subtracted

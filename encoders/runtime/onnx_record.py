@@ -85,7 +85,7 @@ class OnnxRecord:
         if not untouched and not (path.is_file() and sha256(path) == self.files[name]):
             raise EncoderError(
                 f"{path}: missing or damaged",
-                f"make it again with <boc convert {folder}>",
+                f"recreate it with <boc convert {folder}>",
             )
         return path
 

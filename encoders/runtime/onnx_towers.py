@@ -96,7 +96,7 @@ class OnnxSessions:
         if outputs[0].shape[1:] != (self.dim,):
             raise EncoderError(
                 f"an ONNX network returns vectors {outputs[0].shape[1:]}, not {self.dim}",
-                "make it again: <boc convert>",
+                "recreate it: <boc convert>",
             )
         return outputs
 

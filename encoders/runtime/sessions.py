@@ -20,5 +20,5 @@ def open_session(model: Path | bytes, threads: int = 0) -> Any:
     options.intra_op_num_threads = threads
     options.log_severity_level = 4
     name = "a network" if isinstance(model, bytes) else model
-    with reading_model(lambda reason: f"{name}: damaged network ({reason}); make it again"):
+    with reading_model(lambda reason: f"{name}: damaged network ({reason}); recreate it"):
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])

@@ -1,11 +1,11 @@
 """Make training texts that replace captions: caption fragments, and captions with opposite
 positions.
 
-Queries are shorter than captions. A fragment is a run of words that describes its caption's
-picture, and perhaps other pictures. A picture whose captions contain all words of a fragment is not
-a negative for the fragment. The model must therefore distinguish "red rocket" from pictures of blue
-rockets and of red boats. Whole captions hardly require this distinction, since their other words
-suffice.
+Queries are shorter than captions. A fragment is a run of words from a caption. It describes the
+caption's picture, and perhaps other pictures. A picture whose captions contain all words of a
+fragment is not a negative for the fragment. The model must therefore distinguish "red rocket" from
+pictures of blue rockets and of red boats. Whole captions hardly require this distinction, since
+their other words suffice.
 
 A caption is reversed by exchanging left and right, above and below. The result is false for its
 picture, although all other words are true. Without such captions, training would not require that

@@ -31,7 +31,8 @@ from boc.vectors import Floats, Ints
 from .losses import contrast
 
 # Budgets and penalty weight were chosen from a few values on held-out training photographs; the
-# budgets read as many postings as a dictionary. The other values are customary and were not tuned.
+# budgets read as many postings as a dictionary does. The other values are customary and were not
+# tuned.
 Z = 8
 QUERY_Z = 16
 SEED = 0

@@ -1,4 +1,4 @@
-"""Training recipes, which are named settings. Values are strings, as for ``--set``.
+"""Training recipes: named settings. Values are strings, as for ``--set``.
 
 ``small`` and recipes whose names begin with ``photos`` train on thousands of pictures in minutes on
 two cores; their settings were tuned on held-out pictures. The other recipes are the published

@@ -429,7 +429,7 @@ static const char *encode(Call *call)
                 centred[i * d + j] = call->vectors[i * d + j] - call->code->mean[j];
         const int64_t fewest = find_nearest(&s, centred, n, numbers, cosines);
         wrong = fewest < 0   ? OUT_OF_MEMORY
-                : fewest < z ? "the centroids are damaged: too few lie in the cells; index again"
+                : fewest < z ? "the centroids are damaged: too few lie in the cells; rebuild the index"
                              : NULL;
     }
     call->weights = call->terms + n * z;

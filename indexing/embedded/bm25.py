@@ -1,7 +1,8 @@
 """Split text into words, and compute BM25 over the rows of several segments as if they were one.
 
-SQLite's FTS5 is not an alternative. It counts per file, so scores would depend on how rows are
-spread over segments, and it returns rows one by one, which takes fifty times as long.
+SQLite's FTS5 is not suitable. FTS5 counts words per file, so scores would depend on the
+distribution of rows over segments. FTS5 also returns rows one by one, which takes fifty times as
+long.
 """
 
 import math

@@ -122,9 +122,9 @@ class EmbeddedEngine:
                 DAMAGED,
             )
         return ManifestError(
-            f"{self._home}: its files are as they were written, but do not fit each other, or boc "
-            f"fails on this request ({error}); keep them, and report this; if a stranger made the "
-            "index, do not use it",
+            f"{self._home}: its files are unchanged, but do not match each other, or boc fails on "
+            f"this request ({error}); keep them, and report this; if a stranger made the index, do "
+            "not use it",
         )
 
     @cached_property

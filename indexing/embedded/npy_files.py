@@ -25,7 +25,7 @@ Files: TypeAlias = dict[str, tuple[int, str]]
 """Size and SHA-256 of each file, by name."""
 
 SMALL = 1 << 16  # largest size in bytes of a file that is read as a whole
-DAMAGED = "make the index again with <boc index --replace>"
+DAMAGED = "rebuild the index with <boc index --replace>"
 _HEADER = re.compile(
     rb"\x93NUMPY\x01\0..\{'descr': '([<|][a-zA-Z]\d+)', 'fortran_order': False, 'shape': \(([\d, "
     rb"]*)\), \} *\n",

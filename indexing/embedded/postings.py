@@ -195,12 +195,12 @@ class Postings:
         ``lengths``."""
         if lengths.min(initial=0) < 0 or lengths.sum() != len(rows):
             raise ValueError(
-                "the postings are damaged: a list does not end where it should; index again",
+                "the postings are damaged: a list does not end where it should; rebuild the index",
             )
         absolute = np.repeat(np.tile(blocks * BLOCK, len(lengths) // len(blocks)), lengths)
         absolute += rows
         if absolute.max(initial=-1) >= self.n:
             raise ValueError(
-                f"the postings are damaged: row {absolute.max()} of {self.n}; index again",
+                f"the postings are damaged: row {absolute.max()} of {self.n}; rebuild the index",
             )
         return absolute

@@ -291,7 +291,7 @@ static const char *check(const Postings *p, Terms q)
         for (Py_ssize_t b = 0; b < p->blocks; b++)
             rising &= list[b] <= list[b + 1];
         if (!rising)
-            return "the postings are damaged: a list does not end where it should; index again";
+            return "the postings are damaged: a list does not end where it should; rebuild the index";
         prefetch(p, list[0], list[p->blocks]);
     }
     for (Py_ssize_t t = 0; t < q.length; t++)
@@ -301,7 +301,7 @@ static const char *check(const Postings *p, Terms q)
             for (Py_ssize_t b = p->block < WHOLE ? 0 : p->blocks - 1; b < p->blocks; b++)
                 if (list[b] < list[b + 1] &&
                     largest_row(p->rows + list[b], list[b + 1] - list[b]) >= rows_of_block(p, b))
-                    return "the postings are damaged: a row is none of the segment's; index again";
+                    return "the postings are damaged: a row is none of the segment's; rebuild the index";
             p->peaks[q.terms[t]] = largest_frequency(p, list[0], list[p->blocks]);
         }
     return NULL;

@@ -1,11 +1,11 @@
 """Manage the indexes of a cluster behind their names.
 
-The name of an index is an alias. It points to a generation, a separate index ``NAME-boc-DIGEST-N``:
-DIGEST is computed from the contents and the way they are stored, and N counts up. A generation that
-is being loaded does not have the alias NAME, so no search sees it. It is written through another
-alias, never by its own name: a server would recreate a missing index with guessed fields, but it
-refuses a missing alias. Publishing swaps the alias in one request. The previous generation stays
-until the next load begins, so that readers that have it open can continue.
+The name of an index is an alias. The alias points to a generation, a separate index named
+``NAME-boc-DIGEST-N``: DIGEST is computed from the contents and their storage format, and N counts
+up. A generation that is being loaded does not have the alias NAME, so no search sees it. It is
+written through another alias, never by its own name: a server would recreate a missing index with
+guessed fields, but refuses to write to a missing alias. Publishing swaps the alias in one request.
+The previous generation stays until the next load begins, so that its readers can continue.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ class Generation:
     """Version of an index: ``physical`` is the index name on the server, and ``name`` is its alias.
 
     ``live`` is true if the generation was completely loaded and has the alias. ``narrowed`` means
-    that it is read through the alias, because the alias shows only a part of it, or because this
-    user may read only the alias. ``shadowed`` lists runtime fields that replace fields of boc;
-    ``pipelines`` lists the pipelines that change written documents, and ``blocks`` the blocks that
-    forbid writing. ``created`` is the cluster's time of creation, and a tie-breaker for equal
-    times. ``coded`` names the indexes that have the code, if the name of another program also
-    covers other indexes; ``is_part`` means that an alias shows only a part of them. ``lost`` is the
-    number of items that no longer have a code.
+    that the index is read through the alias, because the alias shows only a part of the index, or
+    because this user may read only the alias. ``shadowed`` lists runtime fields that replace boc's
+    fields; ``pipelines`` lists the pipelines that change written documents, and ``blocks`` lists
+    the blocks that forbid writing. ``created`` is the cluster's time of creation, with a
+    tie-breaker for equal times. ``coded`` names the indexes that have the code, if another
+    program's name also covers other indexes; ``is_part`` means that an alias shows only a part of
+    the coded indexes. ``lost`` is the number of items that no longer have a code.
     """
 
     physical: str
@@ -270,9 +270,9 @@ def attachment_behind(transport: Transport, indices: Json, name: str) -> Generat
     if not coded or (others and narrowed):
         raise BackendError(
             f"the field {OBJECT!r} of {', '.join(others)} is not mapped as it was when the code "
-            f"was attached to {', '.join(generation.state.targets)}: the index was made again, or "
+            f"was attached to {', '.join(generation.state.targets)}: the index was rebuilt, or "
             "the name now belongs to another index",
-            f"make it with the mapping of {OBJECT!r} before _reindex fills it, or repeat "
+            f"create it with the mapping of {OBJECT!r} before _reindex fills it, or repeat "
             "<boc attach> after <boc attach --detach>, or move the alias back",
         )
     if others:
@@ -356,7 +356,7 @@ def readable(transport: Transport, generation: Generation) -> Generation:
     if not left:
         raise BackendError(
             problem,
-            "make it again with <boc index>, or copy the index that it was made of with "
+            "rebuild it with <boc index>, or copy the index from which it was made with "
             "<boc copy>, _clone, _shrink, _split or a snapshot",
         )
     note(problem, f"<boc add {generation.name} SOURCE> puts them in again; others are searched")
@@ -468,7 +468,7 @@ def _generation(
         state = convert(own["server"], AliasState)
     except (KeyError, ValidationError):
         raise ManifestError(
-            f"{physical}: its _meta was written by another version of boc; make the index again",
+            f"{physical}: its _meta was written by another version of boc; rebuild the index",
         ) from None
     for kind, name_of_field, table in (
         ("codes", state.field, STRATEGIES),
@@ -477,7 +477,7 @@ def _generation(
         if name_of_field not in table:
             raise ManifestError(
                 f"{physical}: {kind} stored as {name_of_field!r}, which this boc does not know; "
-                "make the index again, or use the version of boc that made it",
+                "rebuild the index, or use the version of boc that made it",
             )
     aliases = entry.get("aliases", {})
     computed = () if state.attached else entry["mappings"].get("runtime", ())

@@ -1,10 +1,10 @@
-"""Add codes to the documents of an index that another program made, and remove them again.
+"""Add codes to the documents of another program's index, and remove these codes.
 
-Everything that boc adds is one object of a document, ``boc``, laid out as in boc's own documents,
-with one additional field: ``boc.row``, a digest of the code and of the data from which the item was
-made. A document with the right digest needs no update, so an attachment can continue after a kill,
-and follow a newer feature file. Updates are scripts that set or remove only this object; the server
-reruns a script if another program wrote the document meanwhile.
+boc adds only one object to a document, ``boc``. The object has the layout of boc's own documents,
+and one additional field: ``boc.row``, a digest of the code and of the item's data. A document with
+the right digest needs no update, so an attachment can continue after a kill, or apply a newer
+feature file. Updates are scripts that set or remove only this object; the server reruns a script if
+another program wrote the document meanwhile.
 
 The manifest and the arrays of the code are in a small index next to the other program's index,
 ``NAME-boc-DIGEST-N``, with the alias ``NAME-boc`` once the attachment is complete.
@@ -151,7 +151,7 @@ class ServerAttachment:
         return None if self._generation is None else ServerEngine(self._transport, self._generation)
 
     def change(self, manifest: Manifest) -> Json:
-        """Return the mapping change that ``begin`` will make, which is empty if the mapping is
+        """Return the mapping change that ``begin`` will make, or an empty change if the mapping is
         already right. Raises BackendError if the server cannot add codes to the index, or if a
         field prevents it."""
         self._check_single()
@@ -184,7 +184,7 @@ class ServerAttachment:
         if kinds != {each: entry["type"] for each, entry in mapping["properties"].items()}:
             raise BackendError(
                 f"{self.name} has a field {OBJECT!r} of another kind; fields of an earlier "
-                "attachment stay in the mapping until the index is made again (_reindex); "
+                "attachment stay in the mapping until the index is rebuilt (_reindex); "
                 "attach to the new index",
             )
         return {}
@@ -196,7 +196,7 @@ class ServerAttachment:
         if any(source.get(key, default) not in (default, ["*"]) for key, default in ALL.items()):
             raise BackendError(
                 f"{self.name} stores only a part of its documents in _source, so an update would "
-                "lose the rest; make it again with a complete _source",
+                "lose the rest; rebuild it with a complete _source",
             )
         # This test script writes nothing.
         script = {"source": "ctx.op = 'none'", "lang": "painless"}

@@ -51,8 +51,8 @@ class ServerBackend:
         generation = readable(self.transport, live_generation(self.transport, name))
         if generation.state.state == "editing":
             note(
-                f"{name}: an edit is under way or broke off, counts may not hold; if nobody "
-                "edits it, repeat the edit",
+                f"{name}: an edit is running or was interrupted, so counts may be wrong; if nobody "
+                "is editing the index, repeat the edit",
             )
         if generation.state.attached or generation.narrowed:
             items, postings, _ = counts(self.transport, generation.target, generation.layout)

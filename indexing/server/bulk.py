@@ -77,7 +77,7 @@ class Bulk:
     ``clock`` returns the time in seconds.
 
     Raises RefusedError, which names the id, if a row is rejected permanently, and BackendError when
-    ``patience`` has passed. All methods raise the same error from then on. Leaving the context
+    ``patience`` has passed. All later calls raise the same error. Leaving the context
     flushes; leaving it by an error drops unacknowledged rows. Not thread-safe.
     """
 
@@ -189,7 +189,7 @@ class Bulk:
                 self._deleted += future.result()
                 del self._sent[future]
             if not done and self._trouble:
-                note(f"no row is taken at present, trying again: {self._trouble}")
+                note(f"the server accepts no rows at present; retrying: {self._trouble}")
 
     def _run(self, future: Future[int], rows: dict[str, bytes]) -> None:
         try:
@@ -217,7 +217,7 @@ class Bulk:
             again = ids
             path = f"/{self.target}/_bulk"
             try:
-                # An update would make a removed index of another program again.
+                # An update would recreate a removed index of another program.
                 if self._updates:
                     self.transport.request("GET", f"/{self.target}/_alias")
                 answer = self.transport.request("POST", path, body, **self._params)

@@ -20,14 +20,15 @@ def compact(transport: Transport, index: str, alias: str) -> None:
     """Merge an index into one segment per shard, and drop the copies that servers keep for
     recovery.
 
-    A server keeps a copy of every document whose _source is incomplete, which takes two thirds of
-    all bytes. It drops the copies in the next merge that has something to rewrite, once no replica
-    can need them. Therefore the index is merged twice. For the second merge, a dummy document is
-    written to each shard and deleted; this happens twice, since Elasticsearch 9 and OpenSearch kept
-    all copies of a shard in which nothing was replaced. Closing the index between the merges
-    usually releases the copies at once after a load of less than half a minute, but not on
-    Elasticsearch 8; otherwise ``await_release`` does. Documents are written through ``alias``,
-    because writing by name would recreate a removed index.
+    A server keeps a copy of every document whose _source is incomplete. These copies take two
+    thirds of all bytes. The server drops the copies in the next merge that has something to
+    rewrite, once no replica can need the copies. Therefore the index is merged twice. For the
+    second merge, a dummy document is written to each shard and deleted; this happens twice, since
+    Elasticsearch 9 and OpenSearch kept all copies in a shard in which nothing was replaced. After a
+    load of less than half a minute, closing the index between the merges usually releases the
+    copies at once, but not on Elasticsearch 8; in other cases, ``await_release`` waits for the
+    release. Documents are written through ``alias``, because writing by name would recreate a
+    removed index.
     """
     dummies = [f"/{alias}/_doc/{id}" for id in one_per_shard(transport, index)]
     merge(transport, index)

@@ -181,8 +181,9 @@ def share_code(
     key: str,
     learn: Callable[[], Learned],
 ) -> Learned:
-    """Return the result of ``learn``, called in this process or in the process that claimed it
-    first. ``key``, 12 hex digits, identifies the training data and the method."""
+    """Return the result of ``learn``. Only the first process to claim ``key`` runs it; the others
+    use that process's result. ``key`` is 12 hex digits that identify the training data and the
+    method."""
     physical = f"{name}-boc-{key}-code"
     alias = f"{physical}.load"
     claim = Claim(transport, name)

@@ -2,15 +2,19 @@
 
 A document contains one item::
 
-    id        keyword    the item's id, which breaks ties modality  keyword    image or text size
-    integer    number of terms digits    byte       number of digits of its largest frequency first
-    integer    the term of its largest frequency, if documents are sorted by it terms term
-    frequencies, in the format of a ``Strategy`` vector               vector for re-ranking, in the
-    format of a ``VectorField`` concepts             binary: base64 of the rows of its concept set
-    item      binary     the item as shown in a hit: base64 of JSON, see ``pack_item`` words text
-    input of full-text search: a sentence, text fields of the metadata meta.* metadata, typed as the
-    manifest declares content, group       in _source only block     binary     in other documents:
-    a block of the codec's arrays
+    id        keyword    the item's id, which breaks ties
+    modality  keyword    image or text
+    size      integer    number of terms
+    digits    byte       number of digits in its largest frequency
+    first     integer    the term with its largest frequency, if documents are sorted by it
+    terms                term frequencies, in the format of a ``Strategy``
+    vector               vector for re-ranking, in the format of a ``VectorField``
+    concepts  binary     base64 of the rows of its concept set
+    item      binary     the item as shown in a hit: base64 of JSON, see ``pack_item``
+    words     text       searched by full text: a sentence, or the text fields of the metadata
+    meta.*               metadata, with the types declared in the manifest
+    content, group       only in _source
+    block     binary     in other documents: a block of the codec's arrays
 
 Fields that only searches and counts read are left out of ``_source``, which would double their
 size, unless the vector format needs the whole ``_source``. Hits return the field ``item``, since

@@ -238,9 +238,9 @@ class ClauseBudget:
             return dict(features)
         limit = self.most - others
         note(
-            f"a query of {len(features)} clauses was cut to the {limit} of largest weight, which "
-            f"is what {self.label} takes",
-            "index again with fewer terms of a query (<--code NAME:Z/QUERY_Z>), or raise "
+            f"a query of {len(features)} clauses was cut to the {limit} with the largest weights, "
+            f"the limit of {self.label}",
+            "rebuild the index with fewer terms per query (<--code NAME:Z/QUERY_Z>), or raise "
             "indices.query.bool.max_clause_count where the server has it",
             level=4,
         )
@@ -248,7 +248,7 @@ class ClauseBudget:
 
 
 def strongest(features: Mapping[str, int], limit: int) -> dict[str, int]:
-    """Return the ``limit`` features of largest weight; of equal weights, the earlier feature is
-    kept."""
+    """Return the ``limit`` features with the largest weights; of equal weights, the earlier feature
+    is kept."""
     ranked = sorted(features, key=features.__getitem__, reverse=True)
     return {each: features[each] for each in ranked[:limit]}

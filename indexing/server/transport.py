@@ -95,7 +95,7 @@ def refusal(label: str, status: int, body: Any) -> RefusedError:
     cause = ": ".join(filter(None, (kind, reason))) or "no reason given"
     if status == 401:
         message = (
-            f"{label} does not let you in ({kind or status}); name the user in the address "
+            f"{label} refuses access ({kind or status}); name the user in the address "
             "(https://USER@HOST) and put "
             "the password into BOC_PASSWORD, or put an API key into BOC_API_KEY"
         )
@@ -128,9 +128,9 @@ def unreachable(label: str, reason: str, *, tls: bool, late: bool) -> Unreachabl
             "?ca_certs=FILE in the address"
         )
     elif late:
-        advice = "it took too long; give it more with ?request_timeout=SECONDS in the address"
+        advice = "it took too long; allow more time with ?request_timeout=SECONDS in the address"
     else:
-        advice = "see whether the server runs there, and whether it wants https"
+        advice = "check whether the server runs there, and whether it requires https"
     error = UnreachableError(f"no answer from {label}: {advice} ({reason})")
     error.late = late
     return error

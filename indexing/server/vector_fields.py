@@ -31,9 +31,9 @@ sum *= 5.192296858534828E33;
 return sum < 0 ? 1 / (1 - sum) : sum + 1;
 """
 """Script for the dot product with a float16 vector in a binary field. The bits are shifted to the
-exponent and fraction of a float32, which gives numbers 2**112 times too small, also for subnormal
-numbers; a factor corrects this. The loop has no branch, since half of all signs are negative and a
-processor would mispredict every second branch."""
+exponent and fraction of a float32. The resulting numbers, including subnormal numbers, are 2**112
+times too small; a factor corrects them. The loop has no branch, since half of all signs are
+negative, and a processor would mispredict every second branch."""
 FLOAT32 = """
 List query = params.query; BytesRef vector = doc['vector'].value;
 byte[] data = vector.bytes; int at = vector.offset;

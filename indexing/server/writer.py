@@ -389,7 +389,7 @@ class ServerEditor:
         if self._generation.strategy.digits(largest) > state.digits:
             raise BackendError(
                 f"a term frequency of {largest} exceeds the limit of {self._generation.name}",
-                "make it again with <boc index --replace>",
+                "rebuild it with <boc index --replace>",
             )
         self._generation.vectors.check(rows.vectors)
         self._begin()

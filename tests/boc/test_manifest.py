@@ -118,7 +118,7 @@ def test_unknown_entries_are_named() -> None:
 @pytest.mark.parametrize("number", range(FORMAT))
 def test_an_older_format_is_refused(number: int) -> None:
     message = (
-        f"here: index format {number}, this boc reads format {FORMAT}; make the index again "
+        f"here: index format {number}, this boc reads format {FORMAT}; rebuild the index "
         r"with boc\.build_index\(\.\.\., replace=True\)"
     )
     with pytest.raises(ManifestError, match=message):
@@ -220,7 +220,7 @@ def test_any_changed_bit_is_noticed(array: NDArray[Any], data: st.DataObject) ->
     for other in others:
         with pytest.raises(
             ManifestError,
-            match="here: codec array x is missing or changed; make the index again",
+            match="here: codec array x is missing or changed; rebuild the index",
         ):
             manifest.check_arrays({"x": other}, where="here")
 

@@ -38,7 +38,7 @@ def test_input_as_output_is_refused(tmp_path: Path, name: str):
     source.write_bytes(b"ours")
     (tmp_path / "here" / "link").symlink_to(source)
     (tmp_path / "here" / "hard").hardlink_to(source)
-    with pytest.raises(BocError, match="input of this command"):
+    with pytest.raises(BocError, match="input to this command"):
         check_output(tmp_path / "here" / name, OURS, source)
 
 

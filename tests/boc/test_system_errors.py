@@ -23,7 +23,7 @@ from indexing.embedded.npy_files import load_array, load_strings
 from tests.helpers import boc, run
 
 NUMBERS = sorted(ADVICE)
-UNDAMAGED = "make the index again"
+UNDAMAGED = "rebuild the index"
 
 
 @pytest.mark.parametrize("number", NUMBERS)

@@ -21,8 +21,7 @@ COUNT = 30
 COLUMNS = "id,year:integer,size:float,tag,kept:boolean,taken:date,title:text"
 ROWS = [
     f"{i:02}.jpg,{2000 + i},{i / 10},{('Ürsel', 'dog|cat')[i % 2]},"
-    f"{i % 3 == 0},2020-0{1 + i % 9}-1{i % 10},a "
-    f"red {i}"
+    f"{i % 3 == 0},2020-0{1 + i % 9}-1{i % 10},a red {i}"
     for i in range(COUNT)
 ]
 Options = Mapping[str, Any]

@@ -45,7 +45,7 @@ def command(name: str, sources: tuple[Path, ...], **keywords: Any) -> None:
             )
         else:
             report = add_items(name, sources, progress=progress, **keywords)
-    others = f", {report.replaced} of them in place of others" if report.replaced else ""
+    others = f", replacing {options.amount(report.replaced, 'item')}" if report.replaced else ""
     click.echo(
         f"{name}: {options.amount(report.images, 'picture')} and "
         f"{options.amount(report.texts, 'caption')} added{others}",

@@ -14,7 +14,7 @@ from boc.cli import options
 @click.option(
     "--threshold",
     type=float,
-    help="Smallest cosine of near-duplicates [default: derived from random pairs].",
+    help="Minimum cosine similarity of near-duplicates [default: derived from random pairs].",
 )
 @options.as_json
 @options.at
@@ -22,7 +22,7 @@ def command(name: str, threshold: float | None, as_json: bool, at: str) -> None:
     """List equal and nearly equal pictures of an index. If the index has no pictures, the command
     compares its captions.
 
-    Keep the first item of a group, which has the smallest id. The command deletes nothing; boc
+    The item to keep is the first of a group, with the smallest id. The command deletes nothing; boc
     delete removes items.
 
     \b

@@ -36,11 +36,11 @@ def command(
 ) -> None:
     """Explain why ID is a hit in the index NAME. The query is a sentence or a picture.
 
-    The command prints the ten terms shared by query and item that have the largest products. Each
-    line shows the share of the score, the frequency in the query times the frequency in the item,
-    and typical words. The products add up to the index's score before re-ranking. --json adds
-    regions, words, and the cosines between them, which the page of boc serve draws. The search plan
-    tells whether candidates are found by terms or by comparing all vectors.
+    The command prints the ten terms with the largest products among the terms that query and item
+    share. Each line shows the term's share of the score, its frequency in the query times its
+    frequency in the item, and typical words. The products add up to the index's score before
+    re-ranking. --json adds regions, words, and their cosines, which the page of boc serve draws.
+    The search plan shows whether terms found the candidates or all vectors were compared.
 
     \b
     Examples: boc explain photos "two dogs play in the snow" 3265162450_5b4e3c5f1b.jpg

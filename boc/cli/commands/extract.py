@@ -64,12 +64,12 @@ def command(
 
     \b
     Settings for --set:
-      precision    of the encoder's matrix products: float32, bfloat16 or float16 [float32]
-      batch_size   number of items encoded at a time [64] workers      number of processes that
-      decode pictures [one per core] dtype        type of the numbers in the file: float16 or
-      float32 [float16] concepts     false writes only global vectors, without vectors of regions
-      and words [true] ocr          true reads the words inside pictures, for boc search --hybrid
-      [false]
+      precision    precision of matrix products: float32, bfloat16 or float16 [float32]
+      batch_size   number of items encoded at a time [64]
+      workers      number of processes that decode pictures [one per core]
+      dtype        type of the numbers in the file: float16 or float32 [float16]
+      concepts     false: write only global vectors, no vectors for regions and words [true]
+      ocr          true: read the words inside pictures, for boc search --hybrid [false]
 
     \b
     Examples: boc extract photos/ -o photos.h5 --encoder tern:models/flickr8k

@@ -19,7 +19,7 @@ def command(name: str | None, at: str, as_json: bool) -> None:
     """Show the contents of the index NAME and how it was made. Without NAME, list the indexes and
     the features of the backend.
 
-    The bytes per item are for one copy; each replica on a server takes the same number again.
+    The bytes per item are for one copy; each replica on a server takes the same space.
 
     \b
     Examples: boc info photos
@@ -88,15 +88,15 @@ def print_rows(rows: Mapping[str, object]) -> None:
 def describe_recall(recall: dict[str, Any], plan: str) -> str:
     """Return the recall that the budgets were chosen for, and the measured recall."""
     if not recall:
-        return "not promised; the code has default budgets"
+        return "no target; the code has default budgets"
     if plan == "all" or "measured" not in recall:
-        return f"{recall['target']:g} aimed at; all items are compared, so each search is exact"
+        return f"{recall['target']:g} (target); all items are compared, so each search is exact"
     low = (
         ""
         if recall["measured"] >= recall["target"]
-        else "; the rest would take half as long again or more"
+        else "; reaching it would take half as long again or more"
     )
     return (
-        "{target:g} aimed at, {measured:.3f} ({low:.3f} to {high:.3f}) measured with {queries} "
+        "{target:g} (target), {measured:.3f} ({low:.3f} to {high:.3f}) measured with {queries} "
         "{source} as queries when it held {items} items"
     ).format(**recall) + low

@@ -68,8 +68,8 @@ if TYPE_CHECKING:
     type=options.ID,
     multiple=True,
     metavar="FIELD=VALUE",
-    help="Condition on the metadata of hits, with = != < <= > or >=. Repeated conditions are "
-    "combined by AND.",
+    help="Metadata condition that hits must meet, using =, !=, <, <=, > or >=. Can be repeated; "
+    "all conditions must hold.",
 )
 @click.option(
     "--sort",

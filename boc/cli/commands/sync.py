@@ -54,7 +54,7 @@ def command(
     Nothing is removed if a folder is missing or empty, as on an unmounted disk, or if more than
     half of the pictures or captions would be removed. If a subfolder is missing or empty, its
     pictures are kept and the subfolder is named; --missing remove removes these pictures. --missing
-    keep keeps all items whose files are gone, such as items on a detached disk.
+    keep keeps all items whose files are missing, such as items on a detached disk.
 
     With --watch, each sync that changes items prints a line, and the encoder stays loaded.
 

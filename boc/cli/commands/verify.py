@@ -71,7 +71,7 @@ def print_report(name: str, report: Verification) -> None:
         pair = f"query {options.plain(wrong.query)}  item {options.plain(wrong.item)}"
         click.echo(f"{pair}  found {wrong.found:.10g}  expected {wrong.expected}")
     for path in report.damaged:
-        click.echo(f"file {path}  its bytes have changed; make the index again")
+        click.echo(f"file {path}  its bytes have changed; rebuild the index")
     for key in report.repeated:
         click.echo(f"item {options.plain(key)}  occurs more than once")
     for part, (count, expected) in report.counts.items():
@@ -83,7 +83,7 @@ def print_report(name: str, report: Verification) -> None:
             err=True,
         )
     image, text, postings = (report.counts[part][0] for part in ("image", "text", "postings"))
-    state = "not as the manifest says"
+    state = "unlike the manifest"
     if all(count == expected for count, expected in report.counts.values()):
         state = "as the manifest says"
     click.echo(

@@ -103,7 +103,7 @@ class Guard:
             shown = ", ".join(names)[:100]
             raise ProblemError(
                 400,
-                f"this server does not go by the name {shown!r}; start it with --allow-host NAME",
+                f"this server does not accept the name {shown!r}; start it with --allow-host NAME",
             )
 
     def _exchange_token(self, scope: Scope) -> Response | None:
@@ -179,7 +179,7 @@ def _same(one: str, other: str) -> bool:
 
 
 def cookie_name(scope: Scope) -> str:
-    """Return the name of the cookie, which is different for each port of a host."""
+    """Return the cookie's name, which differs between the ports of a host."""
     return f"boc_{(scope.get('server') or ('', 0))[1]}"
 
 

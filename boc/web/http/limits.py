@@ -88,7 +88,7 @@ class LoadLimit:
     429 and Retry-After.
 
     Thumbnails, uploads, picture files, helpers (lists, facets, spelling, explanations) and searches
-    have separate queues, so that the other queues never delay a search.
+    have separate queues, so that other requests never delay a search.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:

@@ -86,7 +86,7 @@ def _open(item: Item) -> tuple[int, FileState]:
     folder.
 
     The indexed folder is the path before the id, or the file's own folder if the path does not end
-    with the id. Each folder on the way is opened relative to the one before, so that no folder can
+    with the id. Each folder in the path is opened relative to its parent, so that no folder can
     become a link meanwhile.
     """
     path = item.path

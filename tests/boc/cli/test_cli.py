@@ -311,7 +311,7 @@ def test_another_code_needs_replace(home: Path):
     )
     refused = boc(*again)
     assert refused.exit_code == 1
-    assert "has an index 'photos' of other items; make it again with --replace" in refused.stderr
+    assert "has an index 'photos' of other items; rebuild it with --replace" in refused.stderr
     assert files(home / "index") == before
     assert run(*again, "--replace").stdout == "photos: 40 pictures and 80 captions\n"
     told = json.loads(run(f"info photos {at(home)} --json").stdout)
@@ -599,7 +599,7 @@ def test_lines_of_no_item_are_noted(home: Path):
         f"index other {home}/photos.h5 --metadata {home}/metadata.csv {at(home)}",
     )
     assert (
-        "note: 1 lines of the metadata are of no item here (such as 'lost.png')"
+        "note: 1 lines of the metadata match no item here (such as 'lost.png')"
         in result.stderr.splitlines()
     )
 
@@ -645,9 +645,7 @@ def test_add_equals_one_load(home: Path, code: list[str]):
     result = run(
         f"add grown {home}/second.h5 {at(home)}",
     )
-    assert (
-        result.stdout == "grown: 25 pictures and 50 captions added, 15 of them in place of others\n"
-    )
+    assert result.stdout == "grown: 25 pictures and 50 captions added, replacing 15 items\n"
     grown = Searcher.open("grown", f"file:{home / 'index'}").index
     assert grown.manifest.items == {"image": 40, "text": 80}
     assert grown.manifest.source != before.index.manifest.source

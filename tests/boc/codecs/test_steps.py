@@ -519,7 +519,7 @@ def test_postings_read_counts_shared_terms(
         ),
         (
             {"steps": [("Center", {})]},
-            r"codec array 0\.\w+ of Center is missing; make the index again",
+            r"codec array 0\.\w+ of Center is missing; rebuild the index",
         ),
         (
             {"steps": [("SoftAssignment", {"clusters": 3, "similarity": "excess"})]},

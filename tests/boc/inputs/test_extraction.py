@@ -224,7 +224,7 @@ def test_a_picture_without_its_end_is_read_and_noted(tmp_path: Path, count: int)
         *("extract", photos, "-o", output, "--regions", "grid", f"--set=workers={count}"),
     )
     assert result.exit_code == 0, result.output
-    assert "pictures that have lost their end: 1 (such as '3.png'), read" in result.stderr
+    assert "truncated pictures: 1 (such as '3.png'); only their readable" in result.stderr
     with FeatureFile(output) as file:
         assert [item.fields.get("cut") for item in file.items("image")] == [None] * 3 + [
             True,

@@ -215,7 +215,7 @@ def test_a_picture_that_is_cut_short_is_read_as_far_as_it_goes(tmp_path: Path, s
     whole = np.asarray(read_image(path))
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2])
-    with pytest.warns(CutShort, match="read as far as it goes"):
+    with pytest.warns(CutShort, match="cut short; the readable part was read"):
         part = np.asarray(read_image(path))
     rows = slice(-40, None) if suffix == "bmp" else slice(40)
     assert part.shape == whole.shape

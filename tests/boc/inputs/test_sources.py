@@ -490,7 +490,7 @@ def test_heic_with_and_without_reader(tmp_path: Path, monkeypatch: pytest.Monkey
     )
     with pytest.warns(
         BocWarning,
-        match=r"left out 1 \.heic, 1 \.heif; install what reads them: .*boc\[heic\]",
+        match=r"left out 1 \.heic, 1 \.heif; install their decoder: .*boc\[heic\]",
     ):
         assert [item.id for item in open_source(tmp_path).items] == ["a.jpg"]
     with pytest.raises(

@@ -151,7 +151,10 @@ TABLES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "year of two digits": (
         f"{HEAD}\na;1;25.12.21 10:30;",
         {"year": 1},
-        ["the century of '25.12.21 10:30' is not certain; write 2021-05-01"],
+        [
+            "the century of '25.12.21 10:30' is ambiguous; use a four-digit year, such as "
+            "2021-05-01",
+        ],
     ),
     "order that a short year does not tell": (
         "id,d:date,n\na,01/05/2021,x\nb,21/05/13,",

@@ -195,7 +195,7 @@ def test_copy_continues_after_an_error(
 @pytest.mark.parametrize("to", ["file:{folder}/other", "{folder}/photos.zip"])
 def test_a_source_that_changes_is_refused(at: str, tmp_path: Path, to: str):
     to = to.format(folder=tmp_path)
-    with pytest.raises(BocError, match="photos changed while it was copied"):
+    with pytest.raises(BocError, match="photos changed during the copy"):
         copy_index(
             "photos",
             at=at,
@@ -213,7 +213,7 @@ def test_a_source_that_changes_is_refused(at: str, tmp_path: Path, to: str):
 def test_codes_and_metrics_of_concepts_are_refused(at: str):
     with pytest.raises(
         BocError,
-        match=r"reads the encoder's concept sets.* take a code of vectors",
+        match=r"reads the encoder's concept sets.* choose a code for vectors",
     ):
         copy_index("photos", "coded", at=at, code="soft(codebook=book.npz)")
     with pytest.raises(BocError, match="has no concept sets"):

@@ -199,9 +199,9 @@ def test_networks_of_another_form_are_refused(
 def test_missing_and_damaged_files(tmp_path: Path):
     (tmp_path / "rubbish").write_bytes(b"no network")
     for name, words in {
-        "rubbish": "make it again",
-        "nowhere": "not a network",
-        "": "not a network",
+        "rubbish": "recreate it",
+        "nowhere": "no network",
+        "": "no network",
     }.items():
         with pytest.raises(EncoderError, match=words):
             plugins.region_source(f"onnx:{tmp_path / name}")

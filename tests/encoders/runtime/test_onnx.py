@@ -184,7 +184,7 @@ def test_networks_belong_to_their_weights(tmp_path: Path):
     (folder / "text.onnx").write_bytes((folder / "text.onnx").read_bytes()[:-1])
     with pytest.raises(
         EncoderError,
-        match=r"text.onnx: missing or damaged; make it again with boc convert",
+        match=r"text.onnx: missing or damaged; recreate it with boc convert",
     ):
         on_cpu(spec).encode_texts(["a dog"])
     assert boc(f"convert {folder}").exit_code == 0

@@ -261,7 +261,7 @@ def test_only_changed_files_are_called_damaged(
     monkeypatch.setattr("indexing.embedded.engine.locate", fail)
     with pytest.raises(
         ManifestError,
-        match=r"files are as they were written.*or boc fails on this",
+        match=r"files are unchanged, but.*or boc fails on this",
     ) as sound:
         index.vectors(list(model.rows)[:1])
     assert "replace=" not in str(sound.value)

@@ -139,7 +139,7 @@ def test_a_pointer_to_no_commit_is_refused(home: Path):
     (home / "pets" / "CURRENT").write_text("generation-0123456789ab")
     backend = EmbeddedBackend(home)
     for use in (backend.open, lambda name: backend.edit(name).__enter__(), backend.compact):
-        with pytest.raises(ManifestError, match=r"not the name of a commit.*make the index again"):
+        with pytest.raises(ManifestError, match=r"not the name of a commit.*rebuild the index"):
             use("pets")
     build(home, "pets")
     assert len(EmbeddedBackend(home).open("pets")) == 6

@@ -467,7 +467,7 @@ def test_damage_is_told_and_leaves_no_trace(
     terms = sparse.csr_array(np.ones((70, 3), np.int32))
     postings = Postings.from_matrix(terms)
     query = terms[:1]
-    with pytest.raises(ValueError, match=r"^the postings are damaged: .*; index again$"):
+    with pytest.raises(ValueError, match=r"^the postings are damaged: .*; rebuild the index$"):
         top(
             engine,
             damage(
@@ -479,7 +479,7 @@ def test_damage_is_told_and_leaves_no_trace(
             query,
             5,
         )
-    with pytest.raises(ValueError, match=r"^the postings are damaged: .*; index again$"):
+    with pytest.raises(ValueError, match=r"^the postings are damaged: .*; rebuild the index$"):
         damage(
             postings,
             name,

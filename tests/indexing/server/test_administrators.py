@@ -305,7 +305,7 @@ REFUSED: dict[str, tuple[Json | None, Step, str, Json]] = {
     "half of _source": (
         {"_source": {"excludes": ["n"]}},
         lambda site: None,
-        "stores only a part of its documents in _source.*make it again",
+        "stores only a part of its documents in _source.*rebuild it",
         {},
     ),
     "name of the code taken": (
@@ -518,7 +518,7 @@ BROKEN: dict[str, tuple[Step, Step, str, Step]] = {
     "index made again": (
         make_again,
         lambda site: site.hits(site.art),
-        "the index was made again",
+        "the index was rebuilt",
         Site.attach,
     ),
     "alias moved away": (

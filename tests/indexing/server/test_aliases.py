@@ -72,14 +72,14 @@ def test_lock_files_of_dead_processes_are_removed(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"field": None}, "written by another version of boc; make the index again"),
+        ({"field": None}, "written by another version of boc; rebuild the index"),
         (
             {"field": "binary_text"},
-            "codes stored as 'binary_text', which this boc does not know; make the index again",
+            "codes stored as 'binary_text', which this boc does not know; rebuild the index",
         ),
         (
             {"vectors": "unknown"},
-            "vectors stored as 'unknown', which this boc does not know; make the index again",
+            "vectors stored as 'unknown', which this boc does not know; rebuild the index",
         ),
     ],
 )

@@ -369,7 +369,7 @@ def test_waiting_warns():
                 raise UnreachableError("nobody there")
 
         one_row(Server(trouble=stay_away), notice=0.01).flush()
-    said = "no row is taken at present, trying again: nobody there"
+    said = "the server accepts no rows at present; retrying: nobody there"
     assert {(w.category, str(w.message)) for w in caught} == {(BocWarning, said)}
 
 

@@ -297,7 +297,7 @@ def test_long_queries_are_cut_with_a_warning(connect: Connect, name: str, field:
     clauses = [(int(weights[j]) * base**i, j, i) for j in range(n_terms) for i in range(digits)]
     kept = len(clauses)
     if caught:
-        said = rf"a query of {kept} clauses was cut to the (\d+) of largest weight"
+        said = rf"a query of {kept} clauses was cut to the (\d+) with the largest weights"
         match = re.match(said, str(caught[0].message))
         assert match is not None
         kept = int(match[1])
