@@ -200,8 +200,8 @@ def test_missing_and_damaged_files(tmp_path: Path):
     (tmp_path / "rubbish").write_bytes(b"no network")
     for name, words in {
         "rubbish": "recreate it",
-        "nowhere": "no network",
-        "": "no network",
+        "nowhere": "not a network",
+        "": "not a network",
     }.items():
         with pytest.raises(EncoderError, match=words):
             plugins.region_source(f"onnx:{tmp_path / name}")

@@ -650,7 +650,7 @@ def test_reindex_keeps_attached_codes(place: Place):
     place.check()
     assert place.search(modality="image") == hits
     place.move(name, third)
-    with refused(match="make it with the mapping of 'boc'"):
+    with refused(match="create it with the mapping of 'boc'"):
         place.open()
 
 
