@@ -254,7 +254,7 @@ def test_teran_pooling_and_stop_words(
         tmp_path / "model",
     )
     assert status == 1
-    assert "leaves out stop-words, but does not list them; name one with --stop-list" in printed
+    assert "leaves out stop-words, but does not list them; name a list with --stop-list" in printed
     (tmp_path / "stops.txt").write_text("the\nunheard-of\n")
     listed = ("--stop-list", tmp_path / "stops.txt")
     status, printed = convert(
