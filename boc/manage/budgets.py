@@ -338,9 +338,9 @@ class _Tuner:
         return codec.set_budgets(codec.steps[-1].get_params()["z"], query_z)
 
     def measure(self, query_z: int, candidates: int) -> dict[str, float]:
-        """Return the recall of searches with these budgets: its mean over queries (``measured``),
-        and the bounds ``low`` and ``high`` of a 95 % confidence interval (normal approximation)
-        around the recall of each truth."""
+        """Return the recall of searches with these budgets: its mean over queries for the harder
+        truth (``measured``), and the bounds ``low`` and ``high`` of the 95 % confidence intervals
+        (normal approximation) for all truths."""
         self.set_terms(query_z)
         recalls = np.empty((len(self.sample.truths), len(self.sample.queries)))
         for number, k in enumerate((HITS + self.sample.skipped, HITS)[-len(recalls) :]):
