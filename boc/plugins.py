@@ -209,6 +209,11 @@ class Engine(Protocol):
         without further rounding."""
 
     @property
+    def searches_words(self) -> bool:
+        """Return whether ``match`` searches words of the items, and not of another program's
+        documents."""
+
+    @property
     def is_unfinished(self) -> bool:
         """Return whether an edit is running or was interrupted, so that parts of the edit may be
         visible."""

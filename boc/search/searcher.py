@@ -24,7 +24,7 @@ from boc.codecs.dictionary import query_terms
 from boc.codecs.frequencies import heaviest
 from boc.errors import BocError, EncoderError
 from boc.inputs.images import Picture, picture_file
-from boc.inputs.metadata import by_field, check_sort, holds, values_of
+from boc.inputs.metadata import by_field, check_sort, values_of
 from boc.names import Metric
 from boc.paths import folded, nfc, words_of
 from boc.plan import ALIGNED, PAGE, candidates, pages, term_growth, usual_way
@@ -255,7 +255,7 @@ class Searcher:
         options = self._options_of(query, options, **keywords)
         query = replace(query, parts=tuple(self._known(part) for part in query.parts))
         name = query.words or ""
-        has_names = "name" in self.index.manifest.fields
+        has_names = self.index.searches_words and "name" in self.index.manifest.fields
         if (
             has_names
             and len(query.parts) == 1
@@ -266,9 +266,8 @@ class Searcher:
         notes = [*filter(None, [query.note])]
         nothing = options.hybrid is None and self._knows_none(query)
         if nothing:
-            notes.append(
-                f"the encoder knows no word of {name!r}: searched by words of names and labels",
-            )
+            way = "searched by words of names and labels" if has_names else "nothing matches it"
+            notes.append(f"the encoder knows no word of {name!r}: {way}")
         elif options.hybrid is None:
             texts = [str(part.value) for part in query.parts if part.kind == "text"]
             notes += filter(None, map(self.note, texts))
@@ -288,14 +287,15 @@ class Searcher:
         return found
 
     def _lacking_values(self, options: SearchOptions) -> Iterator[str]:
-        """Yield a note for each keyword that a filter requires and no item of a sample has, with
-        similar or other values."""
+        """Yield a note for each keyword that a filter requires and no item has, with similar or
+        other values of a sample."""
         index = self.index
-        items = index.find(index.sample(1000, self.target(options.find)))
+        find = self.target(options.find)
+        items = index.find(index.sample(1000, find))
         for condition in cast("tuple[Filter, ...]", options.filters):
             name = condition.field
             values = {value for item in items for value in values_of(item.fields, name)}
-            lacks = condition.op == "=" and not any(holds(condition, item.fields) for item in items)
+            lacks = condition.op == "=" and not index.statistics(find, [condition]).passing
             if lacks and values and index.manifest.fields[name] == "keyword":
                 asked = folded(str(condition.value))
                 near = sorted(values, key=lambda value: (asked not in folded(value), value))

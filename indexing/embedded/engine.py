@@ -82,6 +82,7 @@ class EmbeddedEngine:
     """Search an open index, memory-mapped, at the commit that was current when it was opened."""
 
     exact_vectors = True
+    searches_words = True
     is_unfinished = False
 
     def __init__(self, home: Path) -> None:

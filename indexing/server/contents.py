@@ -47,6 +47,10 @@ class Contents:
         return self._vectors.exact
 
     @property
+    def searches_words(self) -> bool:
+        return not self._layout.prefix
+
+    @property
     def is_unfinished(self) -> bool:
         return self.generation.state.state == "editing"
 

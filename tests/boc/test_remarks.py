@@ -111,6 +111,16 @@ def test_notes_are_the_same_in_python_and_on_the_command_line(library: Path):
     assert note == "the encoder knows no word of '猫': searched by words of names and labels"
 
 
+def test_words_of_documents_of_others_are_not_searched(
+    searcher: Searcher,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(searcher.index, "searches_words", False)
+    monkeypatch.setattr(searcher.index, "match", None)
+    hits = searcher.search("猫")
+    assert (hits, hits.notes) == ([], ["the encoder knows no word of '猫': nothing matches it"])
+
+
 def test_scores_that_are_all_zero_are_no_hits(searcher: Searcher):
     nothing = Embeddings("text", 0 * searcher.embeddings("003.png").vectors)
     [hits] = searcher.search_vectors(nothing, k=3)

@@ -161,5 +161,12 @@ def test_three_hundred_files_of_ten_telephones(
     }
     for key, facts in expected.items():
         assert held[key] == {name: facts[name] for name in names & facts.keys()}, key
-    hits = Searcher.open("x", files.at).search("any", filters=["keywords=müller"])
+    searcher = Searcher.open("x", files.at)
+    hits = searcher.search("any", filters=["keywords=müller"])
     assert hits.notes == ["no item has keywords=müller; some have Müller, beside, iptc"]
+    # An item outside of the sample has the value; the other filter leaves no hits.
+    some = next(key for key in held if "iptc" not in held[key].get("keywords", "iptc"))
+    monkeypatch.setattr(searcher.index, "sample", lambda *_: [some])
+    hits = searcher.search("any", filters=["keywords=iptc", "folder=nowhere"])
+    assert len(hits) == 0
+    assert not [note for note in hits.notes if "keywords" in note]

@@ -149,6 +149,14 @@ class Files:
         """The address of its index, beside it."""
         return f"file:{self.folder.parent / 'at'}"
 
+    @classmethod
+    def six(cls, folder: Path) -> Files:
+        """Return a folder of six pictures."""
+        files = cls(folder)
+        for i in range(6):
+            files.write(folder / f"{i}.png", f"picture {i}")
+        return files
+
     def index(self, **options: Any) -> None:
         """Make the index ``x`` of the folder."""
         new("x", self.folder, self.at, **options)

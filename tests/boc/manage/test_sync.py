@@ -42,10 +42,7 @@ def encoder(monkeypatch: pytest.MonkeyPatch) -> Counting:
 
 @pytest.fixture
 def files(tmp_path: Path) -> Files:
-    found = Files(tmp_path / "pictures")
-    for i in range(6):
-        found.write(found.folder / f"{i}.png", f"picture {i}")
-    return found
+    return Files.six(tmp_path / "pictures")
 
 
 @pytest.fixture

@@ -166,6 +166,7 @@ class Shop:
         """Searches with and without filters find what a product of all vectors finds, and the
         documents with it."""
         searcher = self.open()
+        assert not searcher.index.searches_words
         stored = vectors.astype(np.float16).astype(np.float32)
         for i in (3, 50):
             query = Embeddings("image", vectors[i : i + 1])
