@@ -15,7 +15,7 @@ from boc.vectors import Floats
 # candidates per hit for choosing distinct hits; more if too few hits remain
 POOL = 4
 # Number of hits searched for distinct hits, in a fifth of a second, unless POOL per hit is more.
-DEEPEST = 5_120
+DEEPEST = 4_000
 BLOCK = 128  # hits compared together
 
 

@@ -8,8 +8,8 @@ of this size wait in a queue (``boc.web.http.limits``):
 |---|---|---|
 | search | 1,000 characters, 16 filters, 1,000 hits | 15 |
 | search by items | 64 wanted, 64 unwanted, 1,000 hits | 50 |
-| search, near-duplicates under one hit | 1,000 of 2,000 hits; of 5,120 | 90; 150 |
-| the same by items | 64 wanted, 64 unwanted, 1,000 of 5,120 hits | 170 |
+| search, near-duplicates under one hit | 1,000 of 4,000 hits | 180 |
+| the same by items | 64 wanted, 64 unwanted, 1,000 of 4,000 hits | 90 |
 | search, hybrid | 160 words, 2,000 hits fused | 100 |
 | facets | 1,000 characters, 16 filters | 10 |
 | library | 16 filters, 1,000 pictures | 110 |

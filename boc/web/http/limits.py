@@ -4,10 +4,12 @@ bodies."""
 from __future__ import annotations
 
 import asyncio
+import os
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, QueryParams
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from boc.plan import PAGE
 from boc.web.http.headers import path_of
 from boc.web.http.responses import ProblemError, refusal
 from boc.web.settings import Settings
@@ -87,8 +89,8 @@ class LoadLimit:
     """Limit the requests in progress and the requests that wait; further requests are answered with
     429 and Retry-After.
 
-    Thumbnails, uploads, picture files, helpers (lists, facets, spelling, explanations) and searches
-    have separate queues, so that other requests never delay a search.
+    Thumbnails, uploads, picture files, helpers (lists, facets, spelling, explanations), short
+    searches and long searches have separate queues, so that other requests never delay a search.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
@@ -99,7 +101,9 @@ class LoadLimit:
             "question": settings.active,
             # Picture files share these places with the queries that accompany a search.
             "picture": 2,
-            "helper": 2,
+            # The cores that remain answer short searches.
+            "helper": max(1, (os.cpu_count() or 1) // 2),
+            "long": max(1, (os.cpu_count() or 1) // 2),
         }
         self._places = {kind: asyncio.Semaphore(places) for kind, places in active.items()}
         self._room = {kind: places + settings.waiting for kind, places in active.items()}
@@ -110,7 +114,9 @@ class LoadLimit:
             return
         # Thumbnails and picture files have their own queues; a request with a body is an upload.
         kind = path_of(scope).split("/")[2]
-        if kind in ("library", "facets", "words", "explain"):
+        if _is_long(QueryParams(scope["query_string"])):
+            kind = "long"
+        elif kind in ("library", "facets", "words", "explain"):
             kind = "helper"
         elif kind not in ("thumb", "picture"):
             kind = "question"
@@ -135,3 +141,10 @@ class LoadLimit:
         # Responses are sent here, where a slow client does not delay other requests.
         for message in response:
             await send(message)
+
+
+def _is_long(query: QueryParams) -> bool:
+    """Return whether a request takes much longer than a search for a page of hits."""
+    wanted = query.get("k", "")
+    many = wanted.isdecimal() and int(wanted[:9]) > PAGE
+    return many or "hybrid" in query or "collapse" in query

@@ -559,6 +559,7 @@ def test_slow_client(library: Path):
             {
                 "type": "http",
                 "path": "/api/info",
+                "query_string": b"",
                 "method": "GET",
                 "headers": [],
             },
@@ -578,6 +579,33 @@ def test_slow_client(library: Path):
     with ThreadPoolExecutor(1) as pool:  # this thread may have the event loop of a browser
         pool.submit(asyncio.run, both()).result()
     assert sorted(order) == ["quick 200", "slow 200"]
+
+
+def test_long_searches_never_delay_a_short_search():
+    """Any number of long searches occupies other places than a page of hits."""
+    gates: dict[str, asyncio.Event] = {}
+
+    async def app(scope, receive, send):
+        if scope["query_string"] != b"q=red&k=40":
+            await gates["long"].wait()
+
+    async def all_at_once():
+        gates["long"] = asyncio.Event()
+        crowd = LoadLimit(app, Settings("photos", "file:nowhere", active=1))
+
+        def ask(query: bytes):
+            scope = {"type": "http", "path": "/api/search", "query_string": query, "method": "GET"}
+            return asyncio.create_task(crowd(scope, None, None))
+
+        long = [ask(query) for query in (b"k=41", b"hybrid=rrf", b"collapse=true", b"k=1000") * 9]
+        await asyncio.sleep(0)
+        await ask(b"q=red&k=40")
+        assert not any(each.done() for each in long)
+        gates["long"].set()
+        await asyncio.gather(*long)
+
+    with ThreadPoolExecutor(1) as pool:  # this thread may have the event loop of a browser
+        pool.submit(asyncio.run, asyncio.wait_for(all_at_once(), 60)).result()
 
 
 def test_search_of_several_parts(client: TestClient, searcher: Searcher, library: Path):
