@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from boc.atomic_files import sha256
-from boc.inputs import camera, ocr
-from boc.inputs.archives import FileState, identity, opener, status_of_member
+from boc.inputs import camera, ocr, written
+from boc.inputs.archives import MOST, FileState, identity, opener, status_of_member
 from boc.types import FOR_PROGRAMS, FieldType, ImageRef
 
 T = TypeVar("T")
@@ -84,8 +84,12 @@ def is_unchanged(state: FileState, fields: Mapping[str, Any]) -> bool:
 
 
 def state_of(path: Path | str) -> FileState:
-    """Return the state of a file; empty if there is no file. Raises OSError if the state cannot be
-    read, as on a failing disk."""
+    """Return the state of a file and of the sidecars beside it; empty if there is no file. Raises
+    OSError if the state cannot be read, as on a failing disk.
+
+    The change time is that of the last change of any of these files, and the inode is the sum of
+    their inodes, so that both a changed sidecar and a removed sidecar change the state.
+    """
     try:
         try:
             # Making a Path for each of many files takes longer than the call.
@@ -101,7 +105,13 @@ def state_of(path: Path | str) -> FileState:
         raise
     if not stat.S_ISREG(status.st_mode):  # a pipe or device, which may never end
         return ()
-    return identity(status, size)
+    state = identity(status, size)
+    for sidecar in written.sidecars(path):
+        with suppress(OSError):
+            beside = identity(os.stat(sidecar))  # noqa: PTH116
+            changed = max(state[2], beside[2])
+            state = (*state[:2], changed, (state[3] + beside[3]) & MOST, state[4])
+    return state
 
 
 def settled_state(path: Path | str) -> FileState:
