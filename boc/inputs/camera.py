@@ -72,7 +72,7 @@ def camera_facts(image: ImageRef) -> dict[str, Any]:
     opened has only the facts of its name.
     """
     path = PurePosixPath(nfc(image.id))
-    facts = {"name": name_words(str(path.with_suffix("")))}
+    facts = {"name": name_words(f"{path.parent}/{path.stem}")}
     if str(path.parent).strip("./"):
         facts["folder"] = str(path.parent)
     facts |= _header_facts(image.path)

@@ -30,10 +30,10 @@ FIELDS: dict[str, FieldType] = {
 }
 """Types of the facts. ``size`` is in bytes. ``modified_ns`` is ``modified`` in nanoseconds since
 1970, to the last digit. ``changed_ns`` is the time at which the system last changed the file or its
-entry, which no program can set. ``inode`` is the number of the file on its disk, and
-``content_hash`` the beginning of the SHA-256 of the file. These facts distinguish a changed file
-from an unchanged file. ``device_number`` is the number of the disk; it does not show a change,
-since each mount may give another number."""
+entry, which no program can set. ``inode`` is the number of the file on its disk. Both include the
+files of XMP beside the picture, see ``state_of``. ``content_hash`` is the beginning of the SHA-256
+of the file. These facts distinguish a changed file from an unchanged file. ``device_number`` is the
+number of the disk; it does not show a change, since each mount may give another number."""
 
 STATE = ("size", "modified_ns", "content_hash")
 """Facts that an index must hold to be compared with its files."""
@@ -84,11 +84,11 @@ def is_unchanged(state: FileState, fields: Mapping[str, Any]) -> bool:
 
 
 def state_of(path: Path | str) -> FileState:
-    """Return the state of a file and of the sidecars beside it; empty if there is no file. Raises
+    """Return the state of a file and of the XMP files beside it; empty if there is no file. Raises
     OSError if the state cannot be read, as on a failing disk.
 
-    The change time is that of the last change of any of these files, and the inode is the sum of
-    their inodes, so that both a changed sidecar and a removed sidecar change the state.
+    The change time is the last change time of these files, and the inode is the sum of their
+    inodes, so that a changed XMP file, and a removed XMP file, change the state.
     """
     try:
         try:

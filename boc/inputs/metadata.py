@@ -27,14 +27,13 @@ from boc.foreign import parse_json
 from boc.inputs.spreadsheets import CellError, column_reader, open_table
 from boc.inputs.text_lines import check_text
 from boc.paths import nfc
-from boc.types import FOR_PROGRAMS, FieldType, Filter, Hit, Item
+from boc.types import FOR_PROGRAMS, ID, FieldType, Filter, Hit, Item
 
 Value: TypeAlias = str | int | float | bool
 
 TYPES: tuple[FieldType, ...] = get_args(FieldType)
 LONGEST_KEYWORD = 32_766  # bytes, the limit of a Lucene term
 LAST = "\U0010ffff"  # the last character: it ends the range of all texts with the same beginning
-ID = "_id"  # the field of a filter by the ids of items; no metadata field has this name
 EXAMPLE = "id,year:integer,tag:keyword"
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")

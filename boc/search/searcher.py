@@ -61,10 +61,8 @@ KEPT = 64  # number of option sets cached for later queries
 FUSED = 2_000  # largest number of fused hits per ranking
 BLOCK = 256  # queries per request of a batch
 DATED = 1_000  # largest number of pictures of a date of which the newest are shown
-NAME = re.compile(
-    r"[\w./-]*\d[\w./-]*( \(\d+\))?|.+\.(jpe?g|png|heic|webp|gif|tiff?)", re.IGNORECASE
-)
-"""A file name, or a word with a digit, which may be a file name."""
+NAME = re.compile(r"(?i)\S*(\d{4}|_\d)\S*( \(\d+\))?|.+\.(jpe?g|png|heic|webp|gif|tiff?)")
+"""A query that is probably a file name."""
 ZERO = "all scores are 0: the query is like nothing here"
 
 
@@ -263,10 +261,8 @@ class Searcher:
         options = self._options_of(query, options, **keywords)
         query = replace(query, parts=tuple(self._known(part) for part in query.parts))
         name = query.words or ""
-        if len(query.parts) == 1 and self.target(options.find) == "image":
-            literal = self._literal(name, options)
-            if literal is not None:
-                return literal
+        if len(query.parts) == 1 and (literal := self._literal(name, options)) is not None:
+            return literal
         notes = [*filter(None, [query.note])]
         nothing = options.hybrid is None and self._knows_none(query)
         if nothing:
@@ -312,23 +308,27 @@ class Searcher:
         were taken on the date ``name``; None if ``name`` is neither a file name nor a date."""
         hits = []
         note = ""
-        if self._has_names and NAME.fullmatch(name):
+        date = read_date(name)
+        is_name = not date and NAME.fullmatch(name)
+        if self.target(options.find) == "text":
+            return None
+        if self._has_names and (is_name or re.search(r"\d", name)):
             names = [folded(words_of(each)) for each in (name, Path(name).stem)]
             hits = self._match(names[:1], replace(options, k=DATED))[0]
             stems = {hit.id: PurePosixPath(nfc(hit.id)).stem for hit in hits}
             named = [hit for hit in hits if folded(words_of(stems[hit.id])) in names]
             if named:
                 return _sort_hits(named[: options.k], options)
-            hits = [] if " " in names[0] else hits[: options.k]
-            if re.search(r"\d{4}|_\d|\.\w+$", name):
-                near = get_close_matches(Path(name).stem, dict.fromkeys(stems.values()), 3)
+            hits = hits[: options.k] if name.isdigit() else []
+            if is_name:
+                near = get_close_matches(Path(name).stem, dict.fromkeys(stems.values()), 3, 0.5)
                 note = f"no file is called {name}; similar names: {', '.join(near) or 'none'}"
-        date = read_date(name)
         if date and "taken" in self.index.used_fields():
             filters = [*cast("tuple[Filter, ...]", options.filters)]
             filters += parse_filters(f"taken={date}", self.index.manifest.fields)
             newest = replace(options, hybrid=None, filters=filters, sort=options.sort or "-taken")
-            queries = self.encoder.encode_texts(["a picture"])
+            # Any query ranks all pictures of the date; an item needs no encoder.
+            queries = self._encode(QueryPart("item", self.index.sample(1, "image")[0]))
             if found := self.search_vectors(queries, newest, k=max(options.k, DATED))[0]:
                 return Hits(
                     min(len(found), options.k),
@@ -359,9 +359,10 @@ class Searcher:
         answers = self.search_vectors(encoded, options, texts=texts, stages=stages)
         for i, text in enumerate(texts):
             query = Query.of(text)
-            literal = NAME.fullmatch(text) or read_date(text)
-            if literal or query.note or self.note(text) or self._knows_none(query):
+            if query.note or self.note(text) or self._knows_none(query):
                 answers[i] = self.search_query(query, options, stages=stages)
+            elif (literal := self._literal(text, options)) is not None:
+                answers[i] = literal
         return answers
 
     def search_words(

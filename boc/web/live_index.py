@@ -17,14 +17,14 @@ from typing import Generic, TypeVar
 from boc.errors import BackendError, BocError, ManifestError, worded
 from boc.explain.score import TermLabels
 from boc.inputs.file_facts import visible_fields
-from boc.inputs.metadata import ID, holds, values_of
+from boc.inputs.metadata import holds, values_of
 from boc.paths import nfc
 from boc.plugins import find_item
 from boc.search.options import check_sentence
 from boc.search.queries import QueryPart
 from boc.search.searcher import Searcher
 from boc.search.spelling import Spelling
-from boc.types import Embeddings, FieldType, ImageRef, Item
+from boc.types import ID, Embeddings, FieldType, ImageRef, Item
 from boc.web.http.responses import ProblemError, parameter_words, unknown
 from boc.web.microbatch import Batcher
 from boc.web.pictures.content import open_content

@@ -11,9 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boc.errors import ManifestError
-from boc.inputs.metadata import ID
 from boc.manifest import Manifest
-from boc.paths import forms
 from boc.types import MODALITIES, Filter, Item, Modality
 from boc.vectors import Array, Ints
 
@@ -138,9 +136,8 @@ def masks_of(
         for condition in filters:
             # If no item in a segment has metadata, only != is true.
             passed = np.full(len(segment), condition.op == "!=")
-            if condition.field == ID:
-                keys = (key for each in condition.alternatives for key in forms(str(each.value)))
-                rows = [row for key in keys if (row := part.find(key)) is not None]
+            if condition.ids:
+                rows = [row for key in condition.ids if (row := part.find(key)) is not None]
                 passed ^= np.isin(np.arange(len(segment)), rows)
             elif segment.words is not None:
                 passed = segment.words.passing(condition)

@@ -31,9 +31,8 @@ import orjson
 from numpy.typing import NDArray
 from scipy import sparse
 
-from boc.inputs.metadata import ID
 from boc.manifest import Manifest
-from boc.paths import folded, forms
+from boc.paths import folded
 from boc.types import (
     MODALITIES,
     FieldType,
@@ -435,9 +434,8 @@ def search_body(
 def condition(filter: Filter, layout: Layout) -> Json:
     """Return the clause of a metadata condition; for ``!=``, the clause that must not match."""
     name = layout.meta(filter.field)
-    if filter.field == ID:
-        ids = (form for each in filter.alternatives for form in forms(str(each.value)))
-        return {"ids": {"values": [*map(layout.key, ids)]}}
+    if filter.ids:
+        return {"ids": {"values": [*map(layout.key, filter.ids)]}}
     if filter.others:
         some = [condition(each, layout) for each in filter.alternatives]
         return {"bool": {"should": some, "minimum_should_match": 1}}
