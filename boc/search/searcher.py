@@ -25,7 +25,7 @@ from boc.codecs.dictionary import query_terms
 from boc.codecs.frequencies import heaviest
 from boc.errors import BocError, EncoderError
 from boc.inputs.images import Picture, picture_file
-from boc.inputs.metadata import by_field, check_sort, values_of
+from boc.inputs.metadata import by_field, check_sort, parse_filter, values_of
 from boc.names import Metric
 from boc.paths import folded, nfc, words_of
 from boc.plan import ALIGNED, PAGE, candidates, pages, term_growth, usual_way
@@ -324,17 +324,14 @@ class Searcher:
                 near = get_close_matches(Path(name).stem, dict.fromkeys(stems.values()), 3, 0.5)
                 note = f"no file is called {name}; similar names: {', '.join(near) or 'none'}"
         if date and "taken" in self.index.used_fields():
-            filters = [*cast("tuple[Filter, ...]", options.filters)]
-            filters += parse_filters(f"taken={date}", self.index.manifest.fields)
+            taken = parse_filter(f"taken={date}", self.index.manifest.fields)
+            filters = *cast("tuple[Filter, ...]", options.filters), taken
             newest = replace(options, hybrid=None, filters=filters, sort=options.sort or "-taken")
             # Any query ranks all pictures of the date; an item needs no encoder.
             queries = self._encode(QueryPart("item", self.index.sample(1, "image")[0]))
             if found := self.search_vectors(queries, newest, k=max(options.k, DATED))[0]:
-                return Hits(
-                    min(len(found), options.k),
-                    lambda: found[: options.k],
-                    [f"{name} is read as the filter taken={date}"],
-                )
+                note = f"{name} is read as the filter taken={date}"
+                return _sort_hits(found[: options.k], newest, [note])
             note = f"no picture has taken={date}"
         return _sort_hits(hits, options, [note]) if note else None
 

@@ -18,13 +18,6 @@ def test_a_date_is_read(day: date, form: str):
         assert read_date(day.strftime(month)) == f"{day:%Y-%m}"
 
 
-@given(DAYS, st.sampled_from("/-"))
-def test_an_ambiguous_date_is_read_as_all_its_days(day: date, sign: str):
-    days = {day.isoformat(), f"{day:%Y-%d-%m}"} if day.day <= 12 else {day.isoformat()}
-    for form in (f"%d{sign}%m{sign}%Y", f"%m{sign}%d{sign}%Y"):
-        assert set(read_date(day.strftime(form)).split("|")) == days
-
-
 @pytest.mark.parametrize("text", ["", "may", "31.02.2024", "1066", "a 2024"])
 def test_other_text_is_no_date(text: str):
     assert read_date(text) == ""
