@@ -59,7 +59,11 @@ def facets(snapshot: LibrarySnapshot, items: Sequence[Item]) -> dict[str, Any]:
             # value has a backslash.
             typed = str(value).replace("|", r"\|")
             sign = "==" if typed[0] in OPERATORS else "="
-            filters = [f"{name}{sign}{typed:0>4}" if kind == "date" else f"{name}{sign}{typed}"]
+            filters = [f"{name}{sign}{typed}"]
+            if kind == "date":
+                filters = [f"{name}>={value:04d}-01-01"]
+                if value < 9999:
+                    filters.append(f"{name}<{value + 1:04d}-01-01")
             values.append({"value": str(value), "filters": filters, "count": count})
         if values:
             answer.append({"field": name, "values": values})
