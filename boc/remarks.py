@@ -68,8 +68,8 @@ def rare_words(counts: Mapping[str, int], text: str) -> list[RareWord]:
 def word_forms(word: str) -> list[str]:
     """Return a word, the word without a plural or genitive s, and its plurals."""
     bare = re.sub(r"['\u2019]s?$|s$", "", word)
-    bases = [bare, word.removesuffix("es"), re.sub("ies$", "y", word), re.sub("y$", "ie", bare)]
-    return [word, *bases, f"{bare}s", f"{bare}es", f"{bases[-1]}s"]
+    of_y = [re.sub("ies$", "y", word), re.sub("y$", "ies", word)]
+    return [word, bare, f"{bare}s", f"{bare}es", word.removesuffix("es"), *of_y]
 
 
 def with_forms(text: str) -> str:

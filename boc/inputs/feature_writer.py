@@ -233,10 +233,15 @@ def _write(
     contiguous; one for ``failed`` and the values."""
     widths: dict[Modality, dict[str, int | None]] = {}
     ends: dict[Modality, tuple[int, int]] = {}
-    for modality, columns, *_ in _placed(batches(), header, ends):
-        own = columns.widths()
-        if widths.setdefault(modality, own) != own:
-            raise FeatureFileError(f"arrays of width {widths[modality]} and {own} mixed")
+    for batch in batches():
+        if batch.items:
+            columns = _Columns.of(batch, header)
+            modality = batch.items[0].modality
+            own = columns.widths()
+            item, row = ends.get(modality, (0, 0))
+            ends[modality] = (item + len(batch), row + int(columns.offsets[-1]))
+            if widths.setdefault(modality, own) != own:
+                raise FeatureFileError(f"arrays of width {widths[modality]} and {own} mixed")
     with (
         path.open("w+b", buffering=0) as raw,
         _Sink(raw) as sink,
@@ -256,26 +261,16 @@ def _write(
                     # Boxes stay float32: they are small, and their last bits matter for areas.
                     dtype = "float32" if name == "ragged/boxes" else header.dtype
                     group.create_dataset(name, shape=(length, width), dtype=dtype)
-        for modality, columns, item, row in _placed(batches(), header, {}):
-            _fill(file[modality], columns.items, item)
-            _fill(file[modality], columns.rows, row)
-            _fill(file[modality], {"offsets": columns.offsets[1:] + row}, item + 1)
-
-
-def _placed(
-    batches: Iterable[Batch | RegionBatch],
-    header: Header,
-    ends: dict[Modality, tuple[int, int]],
-) -> Iterator[tuple[Modality, _Columns, int, int]]:
-    """Yield the modality and the columns of each batch, and its first item and row in the file;
-    ``ends`` gets the numbers of items and rows of each modality."""
-    for batch in batches:
-        if batch.items:
-            columns = _Columns.of(batch, header)
-            modality = batch.items[0].modality
-            item, row = ends.get(modality, (0, 0))
-            ends[modality] = (item + len(batch), row + int(columns.offsets[-1]))
-            yield modality, columns, item, row
+        begins = dict.fromkeys(ends, (0, 0))
+        for batch in batches():
+            if batch.items:
+                columns = _Columns.of(batch, header)
+                modality = batch.items[0].modality
+                item, row = begins[modality]
+                begins[modality] = (item + len(batch), row + int(columns.offsets[-1]))
+                _fill(file[modality], columns.items, item)
+                _fill(file[modality], columns.rows, row)
+                _fill(file[modality], {"offsets": columns.offsets[1:] + row}, item + 1)
 
 
 def _fill(group: h5py.Group, columns: Mapping[str, Any], start: int) -> None:
