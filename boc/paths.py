@@ -86,6 +86,16 @@ def words_of(text: str) -> str:
     return " ".join("".join(marks).split())
 
 
+def name_words(name: str) -> str:
+    """Return the words of a file name, then the parts of its words in mixed case and with digits.
+
+    >>> name_words("BerlinTrip2019_IMG_12")
+    'BerlinTrip2019 IMG 12 Berlin Trip 2019'
+    """
+    parts = re.sub(r"(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])|(?<=[a-z])(?=[A-Z])", " ", name)
+    return " ".join(dict.fromkeys(words_of(f"{name} {parts}").split()))
+
+
 def printable(text: str) -> str:
     """Return ``text`` as one line, with unprintable characters replaced by single spaces."""
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())

@@ -18,7 +18,7 @@ from boc.atomic_files import write_text
 from boc.errors import EncoderError, check_system
 from boc.foreign import Count, read_json, typed
 from boc.labels import content_words
-from boc.paths import nfc
+from boc.paths import name_words, nfc, words_of
 
 COUNTS = "words.json"  # name of the file in a model folder
 FEW = 10  # smallest number of training captions that teach the encoder a word
@@ -68,7 +68,17 @@ def rare_words(counts: Mapping[str, int], text: str) -> list[RareWord]:
 def word_forms(word: str) -> list[str]:
     """Return a word, the word without a plural or genitive s, and its plurals."""
     bare = re.sub(r"['\u2019]s?$|s$", "", word)
-    return [word, bare, f"{bare}s", f"{bare}es", word.removesuffix("es")]
+    of_y = [re.sub("ies$", "y", word), re.sub("y$", "ies", word)]
+    return [word, bare, f"{bare}s", f"{bare}es", word.removesuffix("es"), *of_y]
+
+
+def with_forms(text: str) -> str:
+    """Return a text, then the parts of its words in mixed case, and the singulars and plurals of
+    its content words."""
+    words = name_words(text).lower()
+    forms = {form for word in content_words(words) for form in word_forms(word)}
+    more = {*words.split(), *forms} - {*words_of(text.lower()).split()}
+    return " ".join([text, *sorted(more)])
 
 
 def knows_none(

@@ -12,7 +12,7 @@ import numpy as np
 
 from boc.errors import BocError
 from boc.names import MODALITIES as MODALITIES, Metric, Modality as Modality
-from boc.paths import path_of, system_path
+from boc.paths import forms, path_of, system_path
 from boc.vectors import Array, Floats, Ints
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 BLOCK = 4096  # items per block
 WIDEST = 1 << 24  # largest number of components of a vector
+ID = "_id"  # the field of filters by the ids of items; no metadata field has this name
 FOR_PROGRAMS = frozenset({"modified_ns", "changed_ns", "inode", "device_number", "content_hash"})
 """Metadata fields that reveal a changed file, and are not shown to users."""
 
@@ -406,6 +407,13 @@ class Filter:
     value: str | int | float | bool
     last: str | None = None
     others: tuple[Filter, ...] = ()
+
+    @property
+    def ids(self) -> list[str]:
+        """Return the ids in all Unicode forms, if the condition is on the ids of items; otherwise
+        return no ids."""
+        some = self.alternatives if self.field == ID else ()
+        return [form for each in some for form in forms(str(each.value))]
 
     @property
     def alternatives(self) -> list[Filter]:

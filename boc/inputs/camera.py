@@ -16,7 +16,7 @@ from boc.errors import ImageError
 from boc.inputs import written
 from boc.inputs.images import exif_of, open_image, orientation, passing_over, upright_size
 from boc.inputs.written import degrees, plain, texts_of, written_facts
-from boc.paths import nfc, words_of
+from boc.paths import name_words, nfc
 from boc.types import FieldType, ImageRef
 
 FIELDS: dict[str, FieldType] = {
@@ -72,7 +72,7 @@ def camera_facts(image: ImageRef) -> dict[str, Any]:
     opened has only the facts of its name.
     """
     path = PurePosixPath(nfc(image.id))
-    facts = {"name": words_of(path.stem)}
+    facts = {"name": name_words(f"{path.parent}/{path.stem}")}
     if str(path.parent).strip("./"):
         facts["folder"] = str(path.parent)
     facts |= _header_facts(image.path)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from boc.atomic_files import sha256
-from boc.inputs import camera, ocr
-from boc.inputs.archives import FileState, identity, opener, status_of_member
+from boc.inputs import camera, ocr, written
+from boc.inputs.archives import MOST, FileState, identity, opener, status_of_member
 from boc.types import FOR_PROGRAMS, FieldType, ImageRef
 
 T = TypeVar("T")
@@ -30,10 +30,10 @@ FIELDS: dict[str, FieldType] = {
 }
 """Types of the facts. ``size`` is in bytes. ``modified_ns`` is ``modified`` in nanoseconds since
 1970, to the last digit. ``changed_ns`` is the time at which the system last changed the file or its
-entry, which no program can set. ``inode`` is the number of the file on its disk, and
-``content_hash`` the beginning of the SHA-256 of the file. These facts distinguish a changed file
-from an unchanged file. ``device_number`` is the number of the disk; it does not show a change,
-since each mount may give another number."""
+entry, which no program can set. ``inode`` is the number of the file on its disk. Both include the
+files of XMP beside the picture, see ``state_of``. ``content_hash`` is the beginning of the SHA-256
+of the file. These facts distinguish a changed file from an unchanged file. ``device_number`` is the
+number of the disk; it does not show a change, since each mount may give another number."""
 
 STATE = ("size", "modified_ns", "content_hash")
 """Facts that an index must hold to be compared with its files."""
@@ -84,8 +84,12 @@ def is_unchanged(state: FileState, fields: Mapping[str, Any]) -> bool:
 
 
 def state_of(path: Path | str) -> FileState:
-    """Return the state of a file; empty if there is no file. Raises OSError if the state cannot be
-    read, as on a failing disk."""
+    """Return the state of a file and of the XMP files beside it; empty if there is no file. Raises
+    OSError if the state cannot be read, as on a failing disk.
+
+    The change time is the last change time of these files, and the inode is the sum of their
+    inodes, so that a changed XMP file, and a removed XMP file, change the state.
+    """
     try:
         try:
             # Making a Path for each of many files takes longer than the call.
@@ -101,7 +105,13 @@ def state_of(path: Path | str) -> FileState:
         raise
     if not stat.S_ISREG(status.st_mode):  # a pipe or device, which may never end
         return ()
-    return identity(status, size)
+    state = identity(status, size)
+    for sidecar in written.sidecars(path):
+        with suppress(OSError):
+            beside = identity(os.stat(sidecar))  # noqa: PTH116
+            changed = max(state[2], beside[2])
+            state = (*state[:2], changed, (state[3] + beside[3]) & MOST, state[4])
+    return state
 
 
 def settled_state(path: Path | str) -> FileState:

@@ -249,11 +249,8 @@ def _arrays(path: Path, group: h5py.Group, prefix: str) -> Iterator[tuple[str, h
                     MAKE,
                 )
             start = entry.id.get_offset()
-            if (
-                entry.chunks is not None
-                or entry.compression is not None
-                or (entry.size and start is None)
-            ):
+            # Compressed arrays are stored in chunks.
+            if entry.chunks is not None or (entry.size and start is None):
                 raise FeatureFileError(
                     f"{path}: {where} is compressed, or not in one piece; rewrite it with: "
                     "h5repack -f NONE -l CONTI OLD NEW",

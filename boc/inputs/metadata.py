@@ -27,7 +27,7 @@ from boc.foreign import parse_json
 from boc.inputs.spreadsheets import CellError, column_reader, open_table
 from boc.inputs.text_lines import check_text
 from boc.paths import nfc
-from boc.types import FOR_PROGRAMS, FieldType, Filter, Hit, Item
+from boc.types import FOR_PROGRAMS, ID, FieldType, Filter, Hit, Item
 
 Value: TypeAlias = str | int | float | bool
 
@@ -166,7 +166,8 @@ def parse_filter(text: str, types: Mapping[str, FieldType]) -> Filter:
     A year, a month (2021-05) or a day means its whole period: "<=" includes the period, ">" starts
     after it, and "=" matches within it. A bar separates several values; an item needs one of them.
     A backslash before a bar makes it part of a value. A folder includes everything below it; "=="
-    means the folder alone. Raises BocError, which names the known fields or the rule.
+    means the folder alone. ``id`` is the id of an item. Raises BocError, which names the known
+    fields or the rule.
 
     >>> parse_filter("taken<=2021-05", {"taken": "date"})
     Filter(field='taken', op='<=', value='2021-05-31T23:59:59', last=None, others=())
@@ -217,9 +218,12 @@ def check_filter(condition: Filter, types: Mapping[str, FieldType]) -> Filter:
             raise BocError(f"{name} by {op!r} has other conditions; give = or != of one field")
         checked = [check_filter(part, types) for part in condition.alternatives]
         return replace(checked[0], others=tuple(checked[1:]))
-    if op not in ("=", "!=") and (kind == "boolean" or op not in list(_COMPARE)):
+    is_id = name not in types
+    if is_id:
+        condition = replace(condition, field=ID)
+    if op not in ("=", "!=") and (is_id or kind == "boolean" or op not in list(_COMPARE)):
         raise BocError(f"{name} of type {kind} cannot be compared by {op!r}; use = or !=")
-    ranged = kind in ("date", "keyword") and op in ("=", "!=")
+    ranged = kind in ("date", "keyword") and op in ("=", "!=") and not is_id
     if condition.last is not None and not ranged:
         raise BocError(f"{name} of type {kind} by {op!r} has no last value; leave it out")
     if kind == "date" and condition.last is None:
@@ -338,6 +342,8 @@ def undeclared_field(items: Sequence[Item], types: Mapping[str, FieldType]) -> s
 
 
 def _filterable(name: str, types: Mapping[str, FieldType]) -> FieldType:
+    if name in ("id", ID) and name not in types:
+        return "keyword"
     if not isinstance(name, str) or name not in types:
         raise BocError(f"the index has no metadata field {name!r} ({_known(types)})")
     if types[name] == "text":

@@ -11,6 +11,7 @@ import re
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from os.path import splitext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
@@ -68,7 +69,7 @@ def texts_of(path: Path, image: ImageFile, exif: Mapping[int, Any]) -> dict[str,
     the picture (``a.jpg.xmp``, ``a.xmp``), XMP in the picture, IPTC, EXIF."""
     from PIL.IptcImagePlugin import getiptcinfo
 
-    sources = [_xmp_beside(beside) for beside in (Path(f"{path}.xmp"), path.with_suffix(".xmp"))]
+    sources = list(map(_xmp_beside, sidecars(path)))
     sources.append(_xmp(image.info.get("xmp") or image.info.get("XML:com.adobe.xmp") or b""))
     with passing_over("IPTC"):
         found = getiptcinfo(image) or {}
@@ -109,7 +110,13 @@ def degrees(text: str) -> float | None:
     return round(-angle if side in "SW" else angle, 7)
 
 
-def _xmp_beside(path: Path) -> dict[str, list[str]]:
+def sidecars(path: Path | str) -> list[str]:
+    """Return the paths of files of XMP beside a picture, whether or not they exist; the first file
+    counts before the second."""
+    return [f"{path}.xmp", f"{splitext(path)[0]}.xmp"]  # noqa: PTH122
+
+
+def _xmp_beside(path: str) -> dict[str, list[str]]:
     with suppress(OSError), open(path, "rb", opener=opener) as file:
         return _xmp(file.read(BYTES + 1))
     return {}

@@ -73,7 +73,8 @@ class SearchOptions:
     rerank : str, optional
         Metric for re-ranking, one of ``boc.names.METRICS``; default: the index's metric.
     filters : str, Filter, or sequence of these
-        Conditions on metadata fields, such as "width>10"; all must hold.
+        Conditions on metadata fields, such as "width>10"; all must hold. If no item meets all
+        conditions "=" on one field, one is enough.
     hybrid : "rrf", optional
         Fuse the re-ranked hits with the hits of BM25 over the words of a sentence, by reciprocal
         ranks.

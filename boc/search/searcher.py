@@ -10,8 +10,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import cached_property, partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import NoneType
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -24,17 +25,18 @@ from boc.codecs.dictionary import query_terms
 from boc.codecs.frequencies import heaviest
 from boc.errors import BocError, EncoderError
 from boc.inputs.images import Picture, picture_file
-from boc.inputs.metadata import by_field, check_sort, values_of
+from boc.inputs.metadata import by_field, check_sort, parse_filter, values_of
 from boc.names import Metric
 from boc.paths import folded, nfc, words_of
 from boc.plan import ALIGNED, PAGE, candidates, pages, term_growth, usual_way
 from boc.plugins import Encoder, Engine, check_name, find_item
-from boc.remarks import knows_none, rare_words, read_counts
+from boc.remarks import knows_none, rare_words, read_counts, with_forms
 from boc.rerank.dot import ids_and_scores
 from boc.search.background import Background
+from boc.search.dates import read_date
 from boc.search.hits import Hits
 from boc.search.near_duplicates import select_distinct
-from boc.search.options import SearchKeywords, SearchOptions, check_texts, parse_filters
+from boc.search.options import Filters, SearchKeywords, SearchOptions, check_texts, parse_filters
 from boc.search.queries import Query, QueryPart, compose
 from boc.search.rank_fusion import reciprocal_rank_fusion
 from boc.types import (
@@ -58,6 +60,9 @@ if TYPE_CHECKING:
 KEPT = 64  # number of option sets cached for later queries
 FUSED = 2_000  # largest number of fused hits per ranking
 BLOCK = 256  # queries per request of a batch
+DATED = 1_000  # largest number of pictures of a date of which the newest are shown
+NAME = re.compile(r"(?i)\S*(\d{4}|_\d)\S*( \(\d+\))?|.+\.(jpe?g|png|heic|webp|gif|tiff?)")
+"""A query that is probably a file name."""
 ZERO = "all scores are 0: the query is like nothing here"
 
 
@@ -248,25 +253,22 @@ class Searcher:
         """Return the k best items for a query of several parts, best first, excluding the query's
         own items.
 
-        A file name with a digit, such as IMG_1234.jpg or IMG_1234, finds the files of this name. A
-        hybrid search counts the words of the wanted sentences. ``encoded`` are the parts, each of
+        A file name with a digit or a suffix, such as IMG_1234 or dog.jpg, finds the files of this
+        name, and a date, such as 1.5.2024 or May 2024, finds the pictures taken then. A hybrid
+        search counts the words of the wanted sentences. ``encoded`` are the parts, each of
         one row, if they are already encoded. BocError for an unknown id, and as ``search``.
         """
         options = self._options_of(query, options, **keywords)
         query = replace(query, parts=tuple(self._known(part) for part in query.parts))
         name = query.words or ""
-        has_names = self.index.searches_words and "name" in self.index.manifest.fields
-        if (
-            has_names
-            and len(query.parts) == 1
-            and re.fullmatch(r"[\w.-]*\d[\w.-]*", name)
-            and (named := self._named(name, options))
-        ):
-            return _sort_hits(named, options)
+        if len(query.parts) == 1 and (literal := self._literal(name, options)) is not None:
+            return literal
         notes = [*filter(None, [query.note])]
         nothing = options.hybrid is None and self._knows_none(query)
         if nothing:
-            way = "searched by words of names and labels" if has_names else "nothing matches it"
+            way = (
+                "searched by words of names and labels" if self._has_names else "nothing matches it"
+            )
             notes.append(f"the encoder knows no word of {name!r}: {way}")
         elif options.hybrid is None:
             texts = [str(part.value) for part in query.parts if part.kind == "text"]
@@ -275,7 +277,7 @@ class Searcher:
             encoded = [self._encode(part) for part in query.parts]
         rows, parts = self._compose(query, encoded, options)
         if nothing:
-            matched = self._match([name], options)[0] if has_names else []
+            matched = self._match([name], options)[0] if self._has_names else []
             return _sort_hits(matched, options, notes)
         queries = _Queries(rows, list(filter(None, [query.words])), parts)
         hits = self._hits(queries, replace(options, k=options.k + len(query.ids)), stages)[0]
@@ -301,15 +303,42 @@ class Searcher:
                 near = sorted(values, key=lambda value: (asked not in folded(value), value))
                 yield f"no item has {name}={condition.value}; some have {', '.join(near[:3])}"
 
-    def _named(self, name: str, options: SearchOptions) -> list[Hit]:
-        """Return the pictures whose file is called ``name``, with or without its suffix."""
-        names = [folded(words_of(each)) for each in (name, Path(name).stem)]
-        hits = self._match(names[:1], options)[0]
-        return [hit for hit in hits if folded(str(hit.fields.get("name"))) in names]
+    def _literal(self, name: str, options: SearchOptions) -> Hits | None:
+        """Return the pictures whose file is called ``name``, with or without its suffix, or that
+        were taken on the date ``name``; None if ``name`` is neither a file name nor a date."""
+        hits = []
+        note = ""
+        date = read_date(name)
+        is_name = not date and NAME.fullmatch(name)
+        if self.target(options.find) == "text":
+            return None
+        if self._has_names and (is_name or re.search(r"\d", name)):
+            names = [folded(words_of(each)) for each in (name, Path(name).stem)]
+            hits = self._match(names[:1], replace(options, k=DATED))[0]
+            stems = {hit.id: PurePosixPath(nfc(hit.id)).stem for hit in hits}
+            named = [hit for hit in hits if folded(words_of(stems[hit.id])) in names]
+            if named:
+                return _sort_hits(named[: options.k], options)
+            hits = hits[: options.k] if name.isdigit() else []
+            if is_name:
+                near = get_close_matches(Path(name).stem, dict.fromkeys(stems.values()), 3, 0.5)
+                note = f"no file is called {name}; similar names: {', '.join(near) or 'none'}"
+        if date and "taken" in self.index.used_fields():
+            taken = parse_filter(f"taken={date}", self.index.manifest.fields)
+            filters = *cast("tuple[Filter, ...]", options.filters), taken
+            newest = replace(options, hybrid=None, filters=filters, sort=options.sort or "-taken")
+            # Any query ranks all pictures of the date; an item needs no encoder.
+            queries = self._encode(QueryPart("item", self.index.sample(1, "image")[0]))
+            if found := self.search_vectors(queries, newest, k=max(options.k, DATED))[0]:
+                note = f"{name} is read as the filter taken={date}"
+                return _sort_hits(found[: options.k], newest, [note])
+            note = f"no picture has taken={date}"
+        return _sort_hits(hits, options, [note]) if note else None
 
     def _match(self, texts: Sequence[str], options: SearchOptions) -> list[list[Hit]]:
         """Return the hits of each text by words of names, labels and captions."""
         filters = cast("tuple[Filter, ...]", options.filters)
+        texts = list(map(with_forms, texts))
         return self.index.match(texts, options.k, self.target(options.find), filters)
 
     def search_texts(
@@ -329,6 +358,8 @@ class Searcher:
             query = Query.of(text)
             if query.note or self.note(text) or self._knows_none(query):
                 answers[i] = self.search_query(query, options, stages=stages)
+            elif (literal := self._literal(text, options)) is not None:
+                answers[i] = literal
         return answers
 
     def search_words(
@@ -462,10 +493,23 @@ class Searcher:
         options = SearchOptions.of(options, **keywords)
         fields = self.index.manifest.fields
         if options.filters != ():
-            options = replace(options, filters=parse_filters(options.filters, fields))
+            filters = self.parse_filters(options.filters, options.find)
+            options = replace(options, filters=filters)
         if options.sort is not None:
             check_sort(options.sort, fields)
         return options
+
+    def parse_filters(self, filters: Filters, find: Modality | None = None) -> tuple[Filter, ...]:
+        """Parse filters for the index. An item must meet all; but if no item meets all conditions
+        ``=`` on one field, an item must meet one of these."""
+        chosen = list(parse_filters(filters, self.index.manifest.fields))
+        for name in {each.field for each in chosen}:
+            same = [each for each in chosen if (each.field, each.op) == (name, "=")]
+            if same[1:] and not self.index.statistics(self.target(find), same).passing:
+                first, *others = [part for each in same for part in each.alternatives]
+                chosen = [each for each in chosen if each not in same]
+                chosen.append(replace(first, others=tuple(others)))
+        return tuple(chosen)
 
     def _options_of(
         self,
@@ -500,6 +544,10 @@ class Searcher:
             return False
         vocabulary = getattr(self.encoder, "vocabulary", ())
         return knows_none(self.caption_counts, vocabulary, query.words or "")
+
+    @property
+    def _has_names(self) -> bool:
+        return self.index.searches_words and "name" in self.index.manifest.fields
 
     def _metric(self, options: SearchOptions) -> Metric:
         return options.rerank or self.index.manifest.rerank
@@ -718,10 +766,8 @@ class Searcher:
             request.rescore = replace(request.rescore, k=request.k)
             request.way = None
         answers = self.index.search(request, stages)
-        find = request.modality
-        assert find is not None
         if options.hybrid == "rrf":
-            matched = self.index.match(queries.texts, request.k, find, request.filters)
+            matched = self._match(queries.texts, replace(options, k=request.k))
             pairs = zip(answers, matched, strict=True)
             return [reciprocal_rank_fusion(pair, options.k) for pair in pairs]
         return answers

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from boc.paths import folded, nfc
 from boc.remarks import word_forms
-from boc.search.searcher import Searcher
+from boc.search.dates import read_date
+from boc.search.searcher import NAME, Searcher
 
 ITEMS = 20_000  # number of first index items whose words count as known
 WORD = re.compile(
@@ -76,7 +77,10 @@ class Spelling:
         """Return the words of a sentence that neither index nor encoder contains, in sentence
         order. The first ``SOUGHT`` words of at most ``LONGEST`` letters get suggestions."""
         unknown: list[UnknownWord] = []
-        for word in dict.fromkeys(WORD.findall(nfc(text).lower()) if self.words else ()):
+        words = WORD.findall(nfc(text).lower())
+        if not self.words or NAME.fullmatch(text) or read_date(text):
+            words = []
+        for word in dict.fromkeys(words):
             if not any(form in self.words for form in (*word_forms(word), folded(word))):
                 near = None
                 if len(unknown) < SOUGHT and len(word) <= LONGEST:

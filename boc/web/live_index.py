@@ -20,11 +20,11 @@ from boc.inputs.file_facts import visible_fields
 from boc.inputs.metadata import holds, values_of
 from boc.paths import nfc
 from boc.plugins import find_item
-from boc.search.options import check_sentence, parse_filters
+from boc.search.options import check_sentence
 from boc.search.queries import QueryPart
 from boc.search.searcher import Searcher
 from boc.search.spelling import Spelling
-from boc.types import Embeddings, FieldType, ImageRef, Item
+from boc.types import ID, Embeddings, FieldType, ImageRef, Item
 from boc.web.http.responses import ProblemError, parameter_words, unknown
 from boc.web.microbatch import Batcher
 from boc.web.pictures.content import open_content
@@ -114,14 +114,16 @@ class LibrarySnapshot:
         if order is not None:
             return order
         index = self.searcher.index
-        conditions = parse_filters(filters, index.manifest.fields)
+        conditions = self.searcher.parse_filters(filters)
         passing = getattr(index, "passing", None)
         if filters and passing is not None:
             chosen = passing("image", conditions, BROWSED)
             return list(filter(chosen.__contains__, self.by_date()))
         dated = []
         for item in islice(index.items(), BROWSED):
-            if item.modality == "image" and all(holds(c, item.fields) for c in conditions):
+            if item.modality == "image" and all(
+                holds(c, {ID: item.id, **item.fields}) for c in conditions
+            ):
                 dates = *values_of(item.fields, "taken"), *values_of(item.fields, "modified"), ""
                 dated.append((str(dates[0]), item.id))
         dated.sort(key=itemgetter(0), reverse=True)

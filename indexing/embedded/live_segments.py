@@ -136,7 +136,10 @@ def masks_of(
         for condition in filters:
             # If no item in a segment has metadata, only != is true.
             passed = np.full(len(segment), condition.op == "!=")
-            if segment.words is not None:
+            if condition.ids:
+                rows = [row for key in condition.ids if (row := part.find(key)) is not None]
+                passed ^= np.isin(np.arange(len(segment)), rows)
+            elif segment.words is not None:
                 passed = segment.words.passing(condition)
             marks.append(passed.view(np.uint8))
         masks.append(reduce(np.multiply, marks) if marks else None)

@@ -434,6 +434,8 @@ def search_body(
 def condition(filter: Filter, layout: Layout) -> Json:
     """Return the clause of a metadata condition; for ``!=``, the clause that must not match."""
     name = layout.meta(filter.field)
+    if filter.ids:
+        return {"ids": {"values": [*map(layout.key, filter.ids)]}}
     if filter.others:
         some = [condition(each, layout) for each in filter.alternatives]
         return {"bool": {"should": some, "minimum_should_match": 1}}

@@ -20,6 +20,7 @@ from boc.names import CONCEPT_DTYPES, METRICS, VECTOR_DTYPES, Metric
 from boc.plugins import Backend, Engine
 from boc.rerank.storage import round_trip, store
 from boc.types import (
+    ID,
     MODALITIES,
     Embeddings,
     FieldType,
@@ -368,9 +369,12 @@ def test_filters_equal_slow_filters(backend: Backend, name: str):
     query = [1, 2, 1]
     request_terms = sparse.csr_array(np.array([query, [0, 0, 0]], np.int32))
 
+    ids = st.sampled_from([item.id for item in items])
+    by_id = st.builds(Filter, st.just(ID), st.sampled_from(["=", "!="]), ids)
+
     @settings(max_examples=60)
     @given(
-        filters=st.lists(CONDITIONS | ANY_OF, max_size=3),
+        filters=st.lists(CONDITIONS | ANY_OF | by_id, max_size=3),
         k=st.sampled_from([5, 50]),
         kind=st.sampled_from([None, *MODALITIES]),
     )
@@ -383,7 +387,10 @@ def test_filters_equal_slow_filters(backend: Backend, name: str):
                 filters=filters,
             ),
         )
-        is_match = [all(holds(condition, item.fields) for condition in filters) for item in items]
+        is_match = [
+            all(holds(condition, {ID: item.id, **item.fields}) for condition in filters)
+            for item in items
+        ]
         matches = [item for item, passes in zip(items, is_match, strict=True) if passes]
         assert pairs_of_hits(hits) == slow_search(
             matches,

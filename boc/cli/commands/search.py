@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     multiple=True,
     metavar="FIELD=VALUE",
     help="Metadata condition that hits must meet, using =, !=, <, <=, > or >=. Can be repeated; "
-    "all conditions must hold.",
+    "all conditions must hold. If no item meets all conditions = on one field, one is enough.",
 )
 @click.option(
     "--sort",

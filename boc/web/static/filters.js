@@ -59,7 +59,7 @@ export function advice(q, info) {
   if (name && !fieldOf(name, info))
     return { text: `“${name}:” is no filter here; ${known.length ? `these are: ${known.join(", ")}` : "there is none"}.` };
   const [year] = /(?<!\S)(19|20)\d\d(?!\S)/.exec(q) ?? [];
-  const written = year && fieldOf(YEAR, info) && q.replace(year, `${YEAR}:${year}`);
+  const written = year && year !== q.trim() && fieldOf(YEAR, info) && q.replace(year, `${YEAR}:${year}`);
   return written ? { text: `“${year}” is looked for as a word.`, right: written } : null;
 }
 

@@ -187,7 +187,7 @@ def test_facts_without_exif(tmp_path: Path):
         "height": 4,
         "orientation": 1,
         "folder": "2024/Rome & co",
-        "name": "beach sunset 2",
+        "name": "2024 Rome co beach sunset 2",
     }
     (tmp_path / "b.jpg").write_bytes(b"nothing of a picture")
     assert camera_facts(ref(tmp_path / "b.jpg", "été.jpg")) == {"name": "été"}
