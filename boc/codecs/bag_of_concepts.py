@@ -13,7 +13,7 @@ If z is given, only the z highest similarities of each concept are kept before t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,8 @@ from boc.types import Modality, Ragged
 from boc.vectors import Floats, Ints, unit_rows
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from boc.clustering.codebook import Codebook
 
 # Exponent of summed deviations. On held-out training photographs, .5 found as many pictures with

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from inspect import signature
 from math import isfinite
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,8 @@ from boc.types import Embeddings, Modality, Ragged
 from boc.vectors import FLOAT32, Array, Floats, are_plain
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from boc.clustering.codebook import Codebook
 
 

@@ -14,7 +14,7 @@ per modality and kind replaces centring, since w . (r - m) equals w . r minus a 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ from boc.types import MODALITIES, Embeddings, Modality, Ragged
 from boc.vectors import Floats, unit_rows
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from boc.clustering.codebook import Codebook
 
 CELLS = 1 << 22  # products computed at a time
