@@ -19,14 +19,13 @@ from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.errors import ManifestError
 from boc.foreign import parse_json, typed
 from boc.plugins import Engine
 from boc.types import Item, Modality, SearchRequest
-from boc.vectors import Ints
+from boc.vectors import Bytes, Ints
 
 WORDS = 5  # words per label
 EXAMPLES = 3
@@ -179,7 +178,7 @@ class _Row(Struct):
     examples: list[tuple[str, str, Box | None]]
 
 
-def pack_labels(labels: Sequence[Label]) -> NDArray[np.uint8]:
+def pack_labels(labels: Sequence[Label]) -> Bytes:
     """Encode labels as JSON bytes, uint8 (n,), which can be stored without pickle."""
     rows = [
         {"words": label.words, "examples": [[e.id, e.content, e.box] for e in label.examples]}
@@ -188,7 +187,7 @@ def pack_labels(labels: Sequence[Label]) -> NDArray[np.uint8]:
     return np.frombuffer(json.dumps(rows, ensure_ascii=False).encode("utf-8"), dtype=np.uint8)
 
 
-def unpack_labels(packed: NDArray[np.uint8]) -> list[Label]:
+def unpack_labels(packed: Bytes) -> list[Label]:
     """Decode labels from ``pack_labels``; an empty array contains no labels. Raises ManifestError
     for other bytes."""
     if not packed.size:

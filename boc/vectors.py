@@ -12,6 +12,8 @@ Array: TypeAlias = NDArray[Any]
 Floats: TypeAlias = NDArray[np.float32]
 Doubles: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
+Int32s: TypeAlias = NDArray[np.int32]
+Bytes: TypeAlias = NDArray[np.uint8]
 
 FLOAT32 = np.dtype(np.float32)
 

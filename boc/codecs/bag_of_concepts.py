@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.clustering.kmeans import center, nearest, row_block, squared_distances
@@ -30,7 +29,7 @@ from boc.codecs.base import (
 )
 from boc.codecs.frequencies import keep_block
 from boc.types import Modality, Ragged
-from boc.vectors import Floats, Ints, unit_rows
+from boc.vectors import Array, Bytes, Floats, Ints, unit_rows
 
 if TYPE_CHECKING:
     from typing import Self
@@ -46,7 +45,7 @@ class _Assignment(ConceptStep):
     """Base class for hard and soft assignment, with the codebook."""
 
     learned = ("centroids_", "term_labels_", "means_", "axes_")
-    added: ClassVar[Mapping[str, NDArray[Any]]] = {
+    added: ClassVar[Mapping[str, Array]] = {
         "means_": EMPTY["means"],
         "axes_": EMPTY["axes"],
     }
@@ -55,7 +54,7 @@ class _Assignment(ConceptStep):
     centroids_: Floats
     means_: Floats
     axes_: Floats
-    term_labels_: NDArray[np.uint8]
+    term_labels_: Bytes
 
     def __init__(self, clusters: int, *, spherical: bool = False) -> None:
         self.clusters = clusters

@@ -16,7 +16,7 @@ from scipy import sparse
 
 from boc.errors import BocError
 from boc.types import Embeddings, Modality, Ragged
-from boc.vectors import FLOAT32, Array, Floats, are_plain
+from boc.vectors import FLOAT32, Array, Floats, Int32s, are_plain
 
 if TYPE_CHECKING:
     from typing import Self
@@ -298,8 +298,8 @@ def labels_of(y: Any, n: int) -> NDArray[np.str_]:
 
 
 def terms_of(
-    frequencies: NDArray[np.int32],
-    columns: NDArray[np.int32],
+    frequencies: Int32s,
+    columns: Int32s,
     n_terms: int,
 ) -> sparse.csr_array:
     """Make a term matrix (n, n_terms) from ``frequencies`` and ascending ``columns``, both (n,
@@ -315,7 +315,7 @@ def terms_of(
 
 def one_row(
     values: Array,
-    columns: NDArray[np.int32],
+    columns: Int32s,
     width: int,
 ) -> sparse.csr_array:
     """Return a csr_array (1, width) of the nonzero ``values``, in ascending ``columns``.

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from numbers import Real
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.clustering.cell_index import (
@@ -20,7 +19,7 @@ from boc.codecs.base import Blocks, Step, stack_rows, terms_of
 from boc.codecs.frequencies import heaviest
 from boc.codecs.signed import Center
 from boc.types import Modality, QueryCode
-from boc.vectors import FLOAT32, Array, Floats, Ints, unit_rows
+from boc.vectors import FLOAT32, Array, Floats, Int32s, Ints, unit_rows
 
 MOST_TERMS = 1 << 18
 MOST_PER_DOCUMENT = 16
@@ -273,7 +272,7 @@ def query_terms(code: QueryCode, X: Floats) -> sparse.csr_array:
 
 def _term_rows(
     rows: Floats,
-    frequencies: NDArray[np.int32],
+    frequencies: Int32s,
     numbers: Ints,
     n_terms: int,
 ) -> sparse.csr_array:
@@ -289,7 +288,7 @@ def quantized(
     weights: Floats,
     top: int,
     temperature: float = 0,
-) -> NDArray[np.int32]:
+) -> Int32s:
     """Return ``weights`` (n, z) times ``top``, rounded to integers from 1 to ``top``, with halves
     rounded to even.
 

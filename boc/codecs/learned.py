@@ -17,13 +17,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.codecs.base import BookTerms, ConceptStep, reduce_sets, stack_rows, take_codebook
 from boc.codecs.frequencies import keep_block
 from boc.types import MODALITIES, Embeddings, Modality, Ragged
-from boc.vectors import Floats, unit_rows
+from boc.vectors import Bytes, Floats, unit_rows
 
 if TYPE_CHECKING:
     from typing import Self
@@ -72,7 +71,7 @@ class LearnedTerms(BookTerms, ConceptStep):
     outputs = "directions_"
     directions_: Floats
     thresholds_: Floats
-    term_labels_: NDArray[np.uint8]
+    term_labels_: Bytes
 
     @classmethod
     def from_codebook(cls, codebook: Codebook, **budgets: int) -> Self:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc.errors import BocError
 from boc.topk import topk_of_blocks
@@ -76,7 +75,7 @@ def mean_of_folds(figures: Sequence[F]) -> F:
 
 
 def ranks(
-    scores: NDArray[np.floating[Any]],
+    scores: Floats,
     queries: Ints,
     items: Ints,
 ) -> Ints:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc.errors import EncoderError
 from boc.types import Ragged, Regions
@@ -124,7 +123,7 @@ class OnnxTowers(OnnxSessions):
         def rows(
             place: int,
             own: Floats,
-            mask: NDArray[np.bool_],
+            mask: Array,
         ) -> Floats:
             if places is None:
                 chosen[place] = np.flatnonzero(mask).tolist()

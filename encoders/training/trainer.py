@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -26,6 +25,7 @@ from boc.errors import EncoderError
 from boc.evaluate.metrics import Ndcg, Recalls, evaluate_ndcg, evaluate_recall
 from boc.evaluate.relevance import rouge_l_matrix
 from boc.foreign import parse_json
+from boc.vectors import Floats, Ints
 
 from ..networks.base import Encodings, Network, signed_power
 from ..runtime.device import fast_bfloat16
@@ -126,7 +126,7 @@ class Trainer:
         # The buffers are statistics of batch normalisation.
         self.buffers = dict(whole.named_buffers())
         self.average = self._copy()
-        self._relevance: NDArray[np.float32] | None = None
+        self._relevance: Floats | None = None
         if config.choose != "recall":
             numbers = np.concatenate(held_out.captions)
             texts = [captions.texts[number] for number in numbers]
@@ -382,9 +382,9 @@ class Trainer:
     @torch.inference_mode()
     def vectors(
         self,
-        pictures: NDArray[np.int64],
-        numbers: NDArray[np.int64],
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        pictures: Ints,
+        numbers: Ints,
+    ) -> tuple[Floats, Floats]:
         """Compute the vectors of pictures, and of captions by number."""
         images = [encoded.vectors for encoded, _ in self._images(pictures)]
         chunks = self.captions.encode(self.network, numbers, self.device)
@@ -392,7 +392,7 @@ class Trainer:
         one, other = (each.float().cpu().numpy() for each in (torch.cat(images), texts))
         return one, other
 
-    def _images(self, pictures: NDArray[np.int64]) -> Iterator[tuple[Encodings, Tensor]]:
+    def _images(self, pictures: Ints) -> Iterator[tuple[Encodings, Tensor]]:
         """Yield batches of encoded pictures, with the region rows of their sets."""
         network = self.network.eval()
         for start in range(0, len(pictures), EVAL_BATCH):
@@ -415,7 +415,7 @@ class Trainer:
         return choose_bank(bank_texts, bank_images, texts, images, held_out.owners)
 
     @torch.inference_mode()
-    def scores(self) -> NDArray[np.float32]:
+    def scores(self) -> Floats:
         """Compute the ranking scores (captions, pictures) of the held-out pictures and all their
         captions."""
         objective = self.objective.eval()

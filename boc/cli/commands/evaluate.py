@@ -14,11 +14,9 @@ from boc.cli import options
 from boc.names import METRICS, Metric
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from boc.evaluate.metrics import Ndcg, Recalls
     from boc.evaluate.runs import Gallery
+    from boc.vectors import Floats
 
 
 @click.command("evaluate")
@@ -132,7 +130,7 @@ def measure_features(
     gallery: Gallery,
     score: str,
     fold: int,
-    relevance: NDArray[np.float32] | None,
+    relevance: Floats | None,
 ) -> Iterator[tuple[str, str, Recalls, Ndcg | None]]:
     """Yield the label, heading and figures of each protocol. NDCG is None without a relevance
     matrix."""
@@ -153,7 +151,7 @@ def measure_index(
     at: str,
     rm: float | None,
     rerank: Metric | None,
-    relevance: NDArray[np.float32] | None,
+    relevance: Floats | None,
 ) -> Iterator[tuple[str, str, Recalls, Ndcg | None]]:
     """Yield the label, heading and figures for searches of an index. If ``rm`` is None and a search
     would compare all vectors, also yield the figures of the code, at the index's budgets and
