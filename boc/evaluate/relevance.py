@@ -6,8 +6,6 @@ each picture. The files published with TERN and TERAN have no header; rows follo
 sentences, and missing cells are -1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 

@@ -5,8 +5,6 @@ relevance``. Blanks and percent signs in ids are escaped as in URLs, because bla
 columns.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path

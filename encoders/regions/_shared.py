@@ -1,8 +1,6 @@
 """Functions shared by region sources, for spec parameters (``NAME?top=36&threshold=0.2``) and for
 cell boxes."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from typing import TypeVar
 

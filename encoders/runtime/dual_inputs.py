@@ -1,7 +1,5 @@
 """Prepare the inputs of dual encoders, pictures as pixels and sentences as ids, without torch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Read the configuration and digest of a model folder, without torch."""
 
-from __future__ import annotations
-
 import hashlib
 from contextlib import AbstractContextManager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Define the settings of a training run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Define the command boc delete."""
 
-from __future__ import annotations
-
 import click
 
 from boc.cli import options

@@ -1,7 +1,5 @@
 """Define the command boc duplicates."""
 
-from __future__ import annotations
-
 import json
 
 import click

@@ -1,7 +1,5 @@
 """Define the command boc extract."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Define the command boc serve."""
 
-from __future__ import annotations
-
 import gc
 import os
 from pathlib import Path
