@@ -18,7 +18,7 @@ import click
 
 from boc import __version__
 from boc.cli import settings
-from boc.cli.options import is_verbose, one_line, plain
+from boc.cli.options import is_verbose, one_line, plain, tell
 from boc.errors import BocError, BocWarning, LeftOut, advice
 
 SECTIONS = {
@@ -129,10 +129,10 @@ def _notes() -> Iterator[None]:
             line: str | None = None,
         ) -> None:
             if isinstance(message, BocWarning):
-                click.echo(f"note: {one_line(message)}", err=True)
+                tell(f"note: {one_line(message)}")
                 if isinstance(message, LeftOut) and is_verbose():
                     for reason in message.reasons:
-                        click.echo(f"left out: {plain(reason)}", err=True)
+                        tell(f"left out: {reason}")
             else:
                 others(message, category, filename, lineno, file, line)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -112,7 +111,7 @@ def command(
     if runs is not None:
         gallery.write_runs(runs, name, at, rm=rm, score=score)
     if as_json:
-        click.echo(json.dumps(tables))
+        options.print_json(tables)
         return
     for head, table in zip(heads, tables.values(), strict=True):
         click.echo(head)

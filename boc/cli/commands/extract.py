@@ -116,7 +116,7 @@ def command(
     if extraction.speed.images:
         speed = extraction.speed
         rate = f"{speed.images / speed.seconds:.1f} images per second"
-        click.echo(f"{rate}, {extraction.workers or 'no'} workers", err=True)
+        options.tell(f"{rate}, {extraction.workers or 'no'} workers")
     with FeatureFile(output) as file:
         pictures = options.amount(file.count("image"), "picture")
         click.echo(f"{pictures} and {options.amount(file.count('text'), 'caption')} in {output}")

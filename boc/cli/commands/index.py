@@ -117,4 +117,4 @@ def command(name: str, sources: tuple[Path, ...], code: Code | None, **keywords:
         texts += values_of(item.fields, "keywords")
     like = all(map(has_vectors, sources))
     query = "--like ID" if like else shlex.quote([*texts, "a dog in the snow"][0])
-    click.echo(f"Next: boc search {name}{at} {query}, or boc serve {name}{at} --open", err=True)
+    options.tell(f"Next: boc search {name}{at} {query}, or boc serve {name}{at} --open")

@@ -1,6 +1,5 @@
 """Define the command boc info."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,13 +32,13 @@ def command(name: str | None, at: str, as_json: bool) -> None:
         about = backend.about()
         names = backend.names()
         if as_json:
-            click.echo(json.dumps({**about, "indexes": names}, ensure_ascii=False))
+            options.print_json({**about, "indexes": names})
         else:
             print_rows({**about, "indexes": ", ".join(names) or "none"})
         return
     facts = index_facts(backend.open(check_name(name)))
     if as_json:
-        click.echo(json.dumps(facts, ensure_ascii=False))
+        options.print_json(facts)
         return
     counts = facts["items"]
     rounded = ", stored rounded" if facts["rounded"] else ""

@@ -148,7 +148,7 @@ def regions_file(data: Source, output: Path, source: RegionSource) -> Path:
         options.show(Extraction(data, path, regions=source, workers=None).steps("cutting regions"))
     with FeatureFile(path) as file:
         for _, reason in file.failures:
-            click.echo(f"left out: {reason}", err=True)
+            options.tell(f"left out: {reason}")
     return path
 
 

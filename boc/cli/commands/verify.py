@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,8 +55,8 @@ def command(name: str, features: tuple[Path, ...], as_json: bool, at: str) -> No
             part: {"found": count, "manifest": expected}
             for part, (count, expected) in report.counts.items()
         }
-        click.echo(
-            json.dumps({"name": name, "right": report.right, **asdict(report), "counts": counts}),
+        options.print_json(
+            {"name": name, "right": report.right, **asdict(report), "counts": counts},
         )
     else:
         print_report(name, report)
@@ -78,10 +77,7 @@ def print_report(name: str, report: Verification) -> None:
         if count != expected:
             click.echo(f"{part}  found {count}  manifest {expected}")
     for key in report.rounded:
-        click.echo(
-            f"note: {options.plain(key)} has frequencies one rounding away from its code",
-            err=True,
-        )
+        options.tell(f"note: {key} has frequencies one rounding away from its code")
     image, text, postings = (report.counts[part][0] for part in ("image", "text", "postings"))
     state = "unlike the manifest"
     if all(count == expected for count, expected in report.counts.values()):
