@@ -105,6 +105,11 @@ def whole_words(pieces: Sequence[str]) -> tuple[list[str], Ints]:
     return words, np.array(of, np.int64)
 
 
+def ranked(values: Mapping[str, float]) -> list[str]:
+    """Return the words in descending order of their values, with ties in alphabetical order."""
+    return sorted(values, key=lambda word: (-values[word], word))
+
+
 def distinctive(
     counts: Mapping[str, int],
     size: float,
@@ -128,8 +133,7 @@ def distinctive(
             total + PRIOR,
         )
         scores[word] = delta / math.sqrt(1 / (count + prior) + 1 / (general.get(word, 0) + prior))
-    typical = (word for word, score in scores.items() if score > SIGNIFICANT)
-    return sorted(typical, key=lambda word: (-scores[word], word))
+    return ranked({word: score for word, score in scores.items() if score > SIGNIFICANT})
 
 
 def _log_odds(count: float, total: float) -> float:

@@ -15,7 +15,7 @@ from boc.clustering.codebook_labels import codebook_labels
 from boc.clustering.kmeans import center, kmeans, rescaling
 from boc.errors import BocError, FeatureFileError
 from boc.inputs.features import FeatureFile
-from boc.labels import Label, content_words, pack_labels
+from boc.labels import Label, content_words, pack_labels, ranked
 from boc.names import CODEBOOKS
 from boc.types import MODALITIES, Identity, Modality
 from boc.vectors import Array, Doubles, Floats, unit_rows
@@ -251,7 +251,7 @@ def vocabulary(
             for item in file.items("text")
             for word in dict.fromkeys(content_words(item.content))
         )
-    chosen = sorted(counts, key=lambda word: (-counts[word], word))[:words]
+    chosen = ranked(counts)[:words]
     if not chosen:
         raise FeatureFileError(
             f"{files[0].path}: no words in its captions; give a file of pictures with captions",

@@ -14,10 +14,10 @@ from boc.plugins import RegionSource
 from ..networks import text_towers
 from ..networks.base import Network
 from ..networks.foreign import reading_model
-from ..networks.tokens import Vocabulary, WordPieces
+from ..networks.tokens import Tokens, Vocabulary, WordPieces
 from ..runtime.model_folder import check_model_folder, create_folder, save_weights
 from . import checkpoints
-from .vsrn_checkpoints import check_vocabulary, read_vocabulary, vsrn_from_published
+from .vsrn_checkpoints import read_vocabulary, vsrn_from_published
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,15 @@ def convert(
             f"checkpoint needs {network.config.region_dim}; name its training features, for "
             "example files:DIR",
         )
-    words: Vocabulary | WordPieces
+    words: Tokens
     if kind == "vsrn":
         listed = read_vocabulary(tokens)
-        check_vocabulary(listed, network, tokens)
+        rows = len(network.txt_enc.embed.weight)
+        if len(listed) != rows:
+            raise EncoderError(
+                f"{tokens}: {len(listed)} words, but the checkpoint was trained with {rows}; use "
+                "the vocabulary that came with it",
+            )
         words = Vocabulary(listed)
     else:
         words = _word_pieces(tokens, network)

@@ -9,7 +9,6 @@ All sizes are read from the tensors.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from torch.nn import functional
 from torchvision.ops import batched_nms, clip_boxes_to_image, nms, roi_pool
 from torchvision.transforms.functional import pil_to_tensor
 
-from boc.atomic_files import sha256
+from boc.atomic_files import sha256, text_sha256
 from boc.errors import EncoderError
 from boc.inputs.images import read_image
 from boc.types import Identity, ImageRef, Regions
@@ -84,7 +83,7 @@ class BottomUpRegions:
         decides = f"bottomup {sha256(path)} {options.top} {options.threshold} 0.3"
         self.identity = Identity(
             write_spec("bottomup", str(path.resolve()), options),
-            hashlib.sha256(decides.encode()).hexdigest(),
+            text_sha256(decides),
             self._network.width,
         )
 

@@ -1,11 +1,10 @@
 """Read the configuration and digest of a model folder, without torch."""
 
-import hashlib
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from boc.atomic_files import sha256
+from boc.atomic_files import sha256, text_sha256
 from boc.errors import EncoderError, check_system
 from boc.foreign import read_json, typed
 from boc.models import KINDS
@@ -38,8 +37,8 @@ def folder_digest(folder: Path) -> str:
 
 def hub_digest(digest: str, folder: Path) -> str:
     """Derive the digest of an encoder whose vectors include offsets from its network's digest."""
-    joint = hashlib.sha256(f"{digest} {sha256(folder / HUBS)}".encode())
-    return f"{OFFSETS}{joint.hexdigest()}"
+    joint = text_sha256(f"{digest} {sha256(folder / HUBS)}")
+    return f"{OFFSETS}{joint}"
 
 
 def parts(folder: Path) -> ModelFiles:

@@ -90,6 +90,7 @@ class Trainer:
         held_out: CaptionPairs | None = None,
     ) -> None:
         self.folder = folder
+        self._state_path = folder / "training" / "state.safetensors"
         self.config = config
         self.device = device
         self.mixed = bool(config.mixed) and fast_bfloat16(device)
@@ -172,10 +173,6 @@ class Trainer:
                 self._loss,
                 recalls,
             )
-
-    @property
-    def _state_path(self) -> Path:
-        return self.folder / "training" / "state.safetensors"
 
     def _save(self) -> None:
         """Save the state that a run needs to continue to one safetensors file, replacing it
@@ -296,6 +293,9 @@ class Trainer:
                 self.device,
                 rows,
             )
+        decay = config.negatives_last / config.negatives_first
+        share = decay ** min(1.0, 1.5 * step / self.steps)
+        negatives = round(config.negatives_first * share)
         loss: Tensor = self.objective(
             images,
             lengths,
@@ -303,7 +303,7 @@ class Trainer:
             chunks,
             numbers,
             positive.to(self.device),
-            self._negatives(step),
+            negatives,
             apart,
             turned,
         )
@@ -315,11 +315,6 @@ class Trainer:
         past = step // self.steps_per_epoch // self.config.decay_epochs
         # Steps count from 2, as in the published warm-up.
         return min(1.0, (step + 2) / max(1, self.config.warmup)) * self.config.decay**past
-
-    def _negatives(self, step: int) -> int:
-        first = self.config.negatives_first
-        last = self.config.negatives_last
-        return round(float(first * (last / first) ** min(1.0, 1.5 * step / self.steps)))
 
     def _begin(self) -> None:
         """Scale features and start from the closed form, if the settings select it."""
