@@ -10,11 +10,11 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.resources import files
-from itertools import islice, starmap
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -46,8 +46,7 @@ class Box(NamedTuple):
     y2: float
 
 
-@dataclass(frozen=True)
-class Example:
+class Example(NamedTuple):
     """Picture, or region ``box`` of a picture, that is typical of a term."""
 
     id: str
@@ -136,6 +135,17 @@ def distinctive(
     return ranked({word: score for word, score in scores.items() if score > SIGNIFICANT})
 
 
+def typical_words(
+    captions: Sequence[Collection[str]],
+    general: Mapping[str, int],
+    total: float,
+) -> tuple[str, ...]:
+    """Return a label's words for ``captions``, each given by its distinct words, against the
+    ``total`` background captions."""
+    counts = Counter(word for caption in captions for word in sorted(caption))
+    return tuple(distinctive(counts, len(captions), general, total)[:WORDS])
+
+
 def _log_odds(count: float, total: float) -> float:
     return math.log(count / max(total - count, 0.5))
 
@@ -155,10 +165,9 @@ class IndexLabels:
 
     def __getitem__(self, term: int) -> Label:
         words = [set(content_words(item.content)) for item in self._ask(term, CAPTIONS, "text")]
-        counts = Counter(word for caption in words for word in sorted(caption))
-        typical = distinctive(counts, len(words), *self.background)[:WORDS] if words else []
+        typical = typical_words(words, *self.background) if words else ()
         pictures = self._ask(term, EXAMPLES, "image")
-        return Label(tuple(typical), tuple(Example(item.id, item.content) for item in pictures))
+        return Label(typical, tuple(Example(item.id, item.content) for item in pictures))
 
     @cached_property
     def background(self) -> tuple[Counter[str], int]:
@@ -179,16 +188,13 @@ class IndexLabels:
 
 class _Row(Struct):
     words: tuple[str, ...]
-    examples: list[tuple[str, str, Box | None]]
+    examples: tuple[Example, ...]
 
 
 def pack_labels(labels: Sequence[Label]) -> Bytes:
     """Encode labels as JSON bytes, uint8 (n,), which can be stored without pickle."""
-    rows = [
-        {"words": label.words, "examples": [[e.id, e.content, e.box] for e in label.examples]}
-        for label in labels
-    ]
-    return np.frombuffer(json.dumps(rows, ensure_ascii=False).encode("utf-8"), dtype=np.uint8)
+    rows = [vars(label) for label in labels]
+    return np.frombuffer(json.dumps(rows, ensure_ascii=False).encode(), np.uint8)
 
 
 def unpack_labels(packed: Bytes) -> list[Label]:
@@ -202,4 +208,4 @@ def unpack_labels(packed: Bytes) -> list[Label]:
         raise ManifestError(
             f"the stored labels of the codewords cannot be read ({error}); rebuild them",
         ) from error
-    return [Label(row.words, tuple(starmap(Example, row.examples))) for row in rows]
+    return [Label(row.words, row.examples) for row in rows]

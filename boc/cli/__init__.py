@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
@@ -120,21 +120,14 @@ def _notes() -> Iterator[None]:
         warnings.simplefilter("default", BocWarning)
         others = warnings.showwarning
 
-        def show(
-            message: Warning | str,
-            category: type[Warning],
-            filename: str,
-            lineno: int,
-            file: TextIO | None = None,
-            line: str | None = None,
-        ) -> None:
+        def show(message: Warning | str, *where: Any, **file: Any) -> None:
             if isinstance(message, BocWarning):
                 tell(f"note: {one_line(message)}")
                 if isinstance(message, LeftOut) and is_verbose():
                     for reason in message.reasons:
                         tell(f"left out: {reason}")
             else:
-                others(message, category, filename, lineno, file, line)
+                others(message, *where, **file)
 
         warnings.showwarning = show
         yield

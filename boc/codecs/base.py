@@ -153,7 +153,7 @@ class Step:
         """Transform queries of one modality."""
         return self.encode_documents(X, modality)
 
-    def _validate(self, X: Any, *, reset: bool) -> Any:
+    def _validate(self, X: Any, *, reset: bool, **options: Any) -> Any:
         fitted = not reset and self.__sklearn_is_fitted__()
         if fitted and self._is_plain(X) and not hasattr(self, "feature_names_in_"):
             return X
@@ -161,13 +161,8 @@ class Step:
 
         if not reset:
             check_is_fitted(self)
-        return validate_data(
-            self,
-            X,
-            reset=reset,
-            dtype=(np.float32, np.float64),
-            accept_sparse=self.sparse_form,
-        )
+        options = {"dtype": (np.float32, np.float64), **options}
+        return validate_data(self, X, reset=reset, accept_sparse=self.sparse_form, **options)
 
     def _is_plain(self, X: Any) -> bool:
         return are_plain(X, self.n_features_in_)
@@ -192,11 +187,11 @@ class SparseStep(Step):
 
     sparse_form = "csr"
 
-    def _validate(self, X: Any, *, reset: bool) -> Any:
+    def _validate(self, X: Any, *, reset: bool, **options: Any) -> Any:
         # Counts become float32 as in scikit-learn, whose import takes seconds.
         if type(X) is sparse.csr_array and X.dtype == np.int32:
             X = X.astype(np.float32)
-        return super()._validate(X, reset=reset)
+        return super()._validate(X, reset=reset, **options)
 
     def _is_plain(self, X: Any) -> bool:
         if type(X) is not sparse.csr_array:
@@ -227,23 +222,10 @@ class ConceptStep(Step):
 
     def _sets(self, X: Any, *, reset: bool = False) -> Ragged:
         """Return ``X`` as validated sets. Each row of an array becomes a set."""
-        fitted = not reset and self.__sklearn_is_fitted__()
-        if fitted and isinstance(X, Ragged) and are_plain(X.values, self.n_features_in_):
-            return X
-        from sklearn.utils.validation import check_is_fitted, validate_data
-
-        if not reset:
-            check_is_fitted(self)
-        options = {"reset": reset, "dtype": np.float32, "order": "C"}
+        options: dict[str, Any] = {"reset": reset, "dtype": np.float32, "order": "C"}
         if isinstance(X, Ragged):
-            values = validate_data(
-                self,
-                X.values,
-                ensure_min_samples=0,
-                **options,
-            )
-            return Ragged(values, X.offsets)
-        values = validate_data(self, X, **options)
+            return Ragged(self._validate(X.values, ensure_min_samples=0, **options), X.offsets)
+        values = self._validate(X, **options)
         return Ragged(values, np.arange(len(values) + 1))
 
 

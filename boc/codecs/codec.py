@@ -176,10 +176,11 @@ class SurrogateCodec:
 
     def arrays(self) -> dict[str, Array]:
         """Return the learned arrays of the steps, named ``number.name``."""
-        learned = {}
-        for i, step in enumerate(self.steps):
-            for name in step.learned:
-                learned[f"{i}.{name}"] = getattr(step, name)
+        learned = {
+            f"{i}.{name}": getattr(step, name)
+            for i, step in enumerate(self.steps)
+            for name in step.learned
+        }
         widths = np.array([step.n_features_in_ for step in self.steps], dtype=np.int64)
         return {**learned, "widths": widths}
 

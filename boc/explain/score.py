@@ -215,15 +215,21 @@ def explain_item(
     code = searcher.codec.encode_queries(embeddings)
     matches = _matches(code, searcher.index.terms([item.id], code.indices.tolist()))
     matches[:labelled] = [replace(match, label=labels[match.term]) for match in matches[:labelled]]
-    explanation = Explanation(query, item, matches, _parts(embeddings))
+    vector = embeddings.vectors[0]
     stored = searcher.index.vectors([item.id]).astype(np.float32)
-    by_vectors = round(float(dot(embeddings.vectors[0], stored)[0]), 6)
-    explanation = replace(explanation, by_vectors=by_vectors)
+    offset = None
     if searcher.index.manifest.identity.has_offsets:
         # This component contains the offset of an item, and the offset weight of a query.
         place = MODALITIES.index(item.modality) - len(OFFSET_PARTS)
-        offset = round(float(embeddings.vectors[0, place] * stored[0, place]), 4)
-        explanation = replace(explanation, offset=offset)
+        offset = round(float(vector[place] * stored[0, place]), 4)
+    explanation = Explanation(
+        query,
+        item,
+        matches,
+        _parts(embeddings),
+        offset=offset,
+        by_vectors=round(float(dot(vector, stored)[0]), 6),
+    )
     try:
         encoded = encode(item)
     except ImageError as error:

@@ -95,22 +95,14 @@ def command(
     data = open_source(source, ids, images, exclude)
     if shard is not None:
         data = data.part(shard)
-    precision = settings.get("precision", "float32")
-    runtime = Runtime(
-        device,
-        precision,
-        settings.get("batch_size", 64),
-    )
+    batch = settings.pop("batch_size", 64)
+    runtime = Runtime(device, settings.get("precision", "float32"), batch)
     extraction = Extraction(
         data,
         output,
         encoder=plugins.encoder(encoder, device, runtime) if encoder else None,
         regions=plugins.region_source(regions) if regions else None,
-        dtype=settings.get("dtype", "float16"),
-        concepts=settings.get("concepts", True),
-        precision=precision,
-        workers=settings.get("workers"),
-        ocr=settings.get("ocr", False),
+        **{"workers": None, **settings},
     )
     options.show(extraction.steps("extracting"))
     if extraction.speed.images:
