@@ -56,8 +56,7 @@ class Directions:
     @property
     def units(self) -> Floats:
         """Return the unit vectors (n, d)."""
-        units: Floats = self.rows * self.scales[:, None]
-        return units
+        return self.rows * self.scales[:, None]
 
     def take(self, chosen: Ints | slice) -> Directions:
         """Copy the directions at the indices ``chosen``."""
@@ -229,9 +228,8 @@ def _products(a: Int8s, b: Int8s) -> Floats:
     """Return the integer dot products of the rows of ``a`` and ``b`` as float32, computed in
     float64 if float32 could round them."""
     exact: Any = np.float64 if LARGEST * LARGEST * a.shape[-1] > EXACT else np.float32
-    products = a.astype(exact) @ b.astype(exact).swapaxes(-1, -2)
-    whole: Floats = products.astype(np.float32, copy=False)
-    return whole
+    products: Array = a.astype(exact) @ b.astype(exact).swapaxes(-1, -2)
+    return products.astype(np.float32, copy=False)
 
 
 def rounded(X: Floats) -> tuple[Int8s, Floats]:

@@ -18,7 +18,7 @@ from boc.inputs.features import FeatureFile
 from boc.labels import Label, content_words, pack_labels, ranked
 from boc.names import CODEBOOKS
 from boc.types import MODALITIES, Identity, Modality
-from boc.vectors import Array, Doubles, Floats, unit_rows
+from boc.vectors import Array, Doubles, Floats, batches, unit_rows
 
 SAMPLE = 100_000  # number of concepts clustered in the paper (BoC, section III-B1)
 ROWS = 65_536  # rows of a feature file read at a time
@@ -321,8 +321,8 @@ def mean_concepts(files: Sequence[FeatureFile]) -> Floats:
         total = np.zeros(files[0].header.dim)
         count = 0
         for data, _ in _pools(files, modality):
-            for start in range(0, len(data), ROWS):
-                total += data[start : start + ROWS].astype(np.float32).sum(axis=0, dtype=np.float64)
+            for rows in batches(data, ROWS):
+                total += rows.astype(np.float32).sum(axis=0, dtype=np.float64)
             count += len(data)
         means.append(total / max(1, count))
     return np.array(means, np.float32)

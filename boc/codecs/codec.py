@@ -20,7 +20,7 @@ from boc.codecs.words import WordTerms
 from boc.errors import BocError
 from boc.foreign import are_moderate
 from boc.types import MODALITIES, Embeddings, Modality, QueryCode, Ragged, TermMatrix
-from boc.vectors import Array, are_plain
+from boc.vectors import Array, are_plain, batches
 
 REMADE = "rebuild the index with another code"
 STEPS: dict[str, type[Step]] = {
@@ -247,8 +247,7 @@ class SurrogateCodec:
         if isinstance(X, Ragged):
             rows = X.values
         elif len(X) > 1:
-            together = max(step.rows_together for step in self.steps)
-            blocks = [X[i : i + together] for i in range(0, len(X), together)]
+            blocks = [*batches(X, max(step.rows_together for step in self.steps))]
         width = self.steps[0].n_features_in_
         if rows.shape[1] != width:
             raise BocError(

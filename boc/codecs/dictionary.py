@@ -19,7 +19,7 @@ from boc.codecs.base import Blocks, Step, stack_rows, terms_of
 from boc.codecs.frequencies import heaviest
 from boc.codecs.signed import Center
 from boc.types import Modality, QueryCode
-from boc.vectors import FLOAT32, Array, Floats, Int32s, Ints, unit_rows
+from boc.vectors import FLOAT32, Array, Floats, Int32s, Ints, batches, unit_rows
 
 MOST_TERMS = 1 << 18
 MOST_PER_DOCUMENT = 16
@@ -161,8 +161,7 @@ class Dictionary(Step):
     def transform(self, X: Array) -> sparse.csr_array:
         """Encode documents, X (n, d) -> int32 csr (n, V), with ``z`` terms per row; a zero row has
         no terms."""
-        rows = self._directions(X)
-        blocks = (rows[i : i + ROWS] for i in range(0, len(rows), ROWS))
+        blocks = batches(self._directions(X), ROWS)
         return stack_rows([self._document_terms(block) for block in blocks])
 
     def encode_queries(self, X: Array, modality: Modality) -> sparse.csr_array:

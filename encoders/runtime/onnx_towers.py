@@ -9,7 +9,7 @@ import numpy as np
 
 from boc.errors import EncoderError
 from boc.types import Ragged, Regions
-from boc.vectors import Array, Floats
+from boc.vectors import Array, Floats, batches
 
 from ..networks.foreign import reading_model
 from .dual_encoder import Encoded
@@ -72,8 +72,7 @@ class OnnxSessions:
         for place, length in enumerate(lengths):
             by_length.setdefault(length, []).append(place)
         for same in by_length.values():
-            for start in range(0, len(same), self.batch):
-                places = same[start : start + self.batch]
+            for places in batches(same, self.batch):
                 vectors[places], *outputs = self._run(session, inputs(places))
                 for place, *own in zip(places, *outputs, strict=True):
                     sets[place] = rows(place, *own)

@@ -26,7 +26,7 @@ from boc.errors import FeatureFileError
 from boc.inputs.features import FeatureFile
 from boc.labels import CAPTIONS, Label, content_words, pack_labels, typical_words
 from boc.types import MODALITIES, Modality, Ragged
-from boc.vectors import Floats, Ints
+from boc.vectors import Floats, Ints, batches
 
 from .losses import contrast
 
@@ -242,11 +242,11 @@ def _labels(
     numbers = np.sort(np.random.default_rng(SEED).permutation(len(captions))[:20_000])
     parts = [
         largest_products(
-            captions.take(numbers[start : start + 512].tolist()),
+            captions.take(part.tolist()),
             directions,
             thresholds,
         )
-        for start in range(0, len(numbers), 512)
+        for part in batches(numbers, 512)
     ]
     for best in np.concatenate(parts).T:
         which = np.argsort(-best, kind="stable")[:CAPTIONS]

@@ -25,7 +25,7 @@ from boc.errors import EncoderError
 from boc.evaluate.metrics import Ndcg, Recalls, evaluate_ndcg, evaluate_recall
 from boc.evaluate.relevance import rouge_l_matrix
 from boc.foreign import parse_json
-from boc.vectors import Floats, Ints
+from boc.vectors import Floats, Ints, batches
 
 from ..networks.base import Encodings, Network, signed_power
 from ..runtime.device import fast_bfloat16
@@ -151,8 +151,8 @@ class Trainer:
         while not self.state.over(config, self.steps):
             epoch, done = divmod(self.state.step, self.steps_per_epoch)
             rng = np.random.default_rng((config.seed, epoch))
-            batches = self.train.batches(config.batch_size, config.captions_per_picture, rng)
-            for number, batch in enumerate(batches):
+            drawn = self.train.batches(config.batch_size, config.captions_per_picture, rng)
+            for number, batch in enumerate(drawn):
                 if number < done:
                     continue
                 # On a CPU, gradients of fused attention are several times slower for small sets.
@@ -390,9 +390,8 @@ class Trainer:
     def _images(self, pictures: Ints) -> Iterator[tuple[Encodings, Tensor]]:
         """Yield batches of encoded pictures, with the region rows of their sets."""
         network = self.network.eval()
-        for start in range(0, len(pictures), EVAL_BATCH):
-            inputs = self.regions(pictures[start : start + EVAL_BATCH])
-            features, boxes, lengths = (each.to(self.device) for each in inputs)
+        for batch in batches(pictures, EVAL_BATCH):
+            features, boxes, lengths = (each.to(self.device) for each in self.regions(batch))
             images = network.images(features, boxes, lengths)
             yield images, network.region_mask(lengths, images.sets.shape[1])
 
