@@ -82,7 +82,12 @@ class CommandGroup(click.Group):
         """Apply the settings of boc.toml, and suggest a command for an unknown name."""
         name = args[0]
         if name not in self.commands and not name.startswith("-") and not ctx.resilient_parsing:
-            ctx.fail(f"No such command {name!r}. {_suggestion(name.lower(), list(self.commands))}")
+            typed = name.lower()
+            # A command that contains the text is nearer than a command of similar letters.
+            near = [known for known in self.commands if len(typed) > 2 and typed in known]
+            near += get_close_matches(typed, self.commands, 1, 0.5)
+            hint = f"Did you mean {near[0]}?" if near else "boc --help lists them."
+            ctx.fail(f"No such command {name!r}. {hint}")
         try:
             ctx.default_map = settings.defaults(self)
         except BocError:  # help, completion and boc doctor must still work
@@ -101,16 +106,6 @@ class CommandGroup(click.Group):
                     for m in modules
                 ]
                 formatter.write_dl(rows)
-
-
-def _suggestion(typed: str, known: list[str]) -> str:
-    """Suggest the command that contains the ``typed`` text, or otherwise the most similar
-    command."""
-    near = [name for name in known if len(typed) > 2 and typed in name]
-    near += get_close_matches(typed, known, 1, 0.5)
-    if near:
-        return f"Did you mean {near[0]}?"
-    return "boc --help lists them."
 
 
 @contextmanager

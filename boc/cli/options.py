@@ -128,6 +128,13 @@ at = click.option(
     default="file:boc-data",
     help="Address of the backend: file:DIR, elastic+URL or opensearch+URL.",
 )
+
+
+def output(about: str) -> Callable[[F], F]:
+    """Return the required option --output, with the help text ``about``."""
+    return click.option("-o", "--output", type=PATH, required=True, help=about)
+
+
 encoder = click.option(
     "--encoder",
     metavar="KIND:PATH",

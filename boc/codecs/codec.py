@@ -115,16 +115,9 @@ class SurrogateCodec:
         for sample in samples:
             for block in sample.blocks():
                 X = self.steps[0].read(block)
+                before = self.steps[:number]
                 modality = block.modality
-                yield (
-                    _apply(
-                        self.steps[:number],
-                        X,
-                        "encode_documents",
-                        modality,
-                    ),
-                    modality,
-                )
+                yield _apply(before, X, "encode_documents", modality), modality
 
     def set_budgets(self, z: int, query_z: int) -> SurrogateCodec:
         """Set the budgets of documents and queries, and return this codec. No step is learned
@@ -255,17 +248,7 @@ class SurrogateCodec:
                 "use the encoder that the index was made with",
             )
         modality = embeddings.modality
-        return stack_rows(
-            [
-                _apply(
-                    self.steps,
-                    block,
-                    side,
-                    modality,
-                )
-                for block in blocks
-            ],
-        )
+        return stack_rows([_apply(self.steps, block, side, modality) for block in blocks])
 
 
 def _restore_step(name: str, params: Mapping[str, Any]) -> Step:

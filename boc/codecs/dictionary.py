@@ -176,14 +176,13 @@ class Dictionary(Step):
         self._check()
         query_z = round(growth * self.query_z)
         z, cells = self._centroids.within(query_z, max(FEWEST_CELLS, round(CELLS * query_z)))
-        top = 2**self.bits - 1
         return QueryCode(
             mean,
             self._centroids.arrays,
             z,
             cells,
             self.temperature,
-            top,
+            2**self.bits - 1,
         )
 
     def _directions(self, X: Array) -> Floats:

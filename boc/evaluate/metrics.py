@@ -133,8 +133,7 @@ def evaluate_ndcg(
     for pictures, sentences in folds(owners, scores.shape[1], fold):
         part = scores[sentences, pictures]
         grades = relevance[sentences, pictures]
-        to_image = ndcg(part, grades)
-        sides.append(mean_ndcg(to_image, ndcg(part.T, grades.T)))
+        sides.append(mean_ndcg(ndcg(part, grades), ndcg(part.T, grades.T)))
     return mean_of_folds(sides)
 
 

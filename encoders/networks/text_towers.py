@@ -80,7 +80,7 @@ class Recurrent(nn.Module):
     ) -> None:
         super().__init__()
         self.embed = nn.Embedding(vocabulary, width)
-        network: Any = {"gru": nn.GRU, "lstm": nn.LSTM}[cell]
+        network: Any = getattr(nn, cell.upper())
         self.rnn = network(width, hidden, batch_first=True, bidirectional=True)
         self.width = 2 * hidden
 

@@ -283,11 +283,7 @@ class Detector(nn.Module):
         steps = self._part(f"{head}.anchor_deltas", hidden)[0]
         steps = steps.permute(1, 2, 0).reshape(-1, 4)
         cells = self.get_parameter("proposal_generator.anchor_generator.cell_anchors.0")
-        anchors = anchors_of(
-            cells,
-            maps.shape[2],
-            maps.shape[3],
-        )
+        anchors = anchors_of(cells, *maps.shape[2:])
         boxes = clip_boxes_to_image(move_boxes(anchors, steps), size)
         # Of 6,000 proposals, at most 300 that do not overlap a better one are kept.
         order = scores.argsort(descending=True, stable=True)[:6000]

@@ -43,10 +43,9 @@ class GridRegions:
     """
 
     def __init__(self) -> None:
-        described = f"grid {LEVELS} {PARTS} {PIXELS} {ORIENTATIONS}"
         self.identity = Identity(
             "grid",
-            text_sha256(described),
+            text_sha256(f"grid {LEVELS} {PARTS} {PIXELS} {ORIENTATIONS}"),
             DIM,
         )
         self._boxes = np.concatenate([cell_boxes(side, side) for side in LEVELS])

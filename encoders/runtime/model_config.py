@@ -37,8 +37,7 @@ def folder_digest(folder: Path) -> str:
 
 def hub_digest(digest: str, folder: Path) -> str:
     """Derive the digest of an encoder whose vectors include offsets from its network's digest."""
-    joint = text_sha256(f"{digest} {sha256(folder / HUBS)}")
-    return f"{OFFSETS}{joint}"
+    return OFFSETS + text_sha256(f"{digest} {sha256(folder / HUBS)}")
 
 
 def parts(folder: Path) -> ModelFiles:

@@ -93,7 +93,7 @@ class Trainer:
         self._state_path = folder / "training" / "state.safetensors"
         self.config = config
         self.device = device
-        self.mixed = bool(config.mixed) and fast_bfloat16(device)
+        self.mixed = config.mixed and fast_bfloat16(device)
         self.network = network.to(device)
         self.objective = Objective(config, network, captions, mixed=self.mixed).to(device)
         self.regions = regions

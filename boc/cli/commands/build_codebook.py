@@ -11,13 +11,7 @@ from boc.names import CODEBOOKS
 
 @click.command("build-codebook")
 @click.argument("features", type=options.PATH, nargs=-1, required=True)
-@click.option(
-    "-o",
-    "--output",
-    type=options.PATH,
-    required=True,
-    help="Codebook file to write (.npz).",
-)
+@options.output("Codebook file to write (.npz).")
 @click.option(
     "--clusters",
     type=click.IntRange(1),

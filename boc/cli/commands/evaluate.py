@@ -166,8 +166,15 @@ def measure_index(
     for label, each in budgets.items():
         with options.bars() as bars:
             tick = bars.ticks("searching", gallery.images + len(gallery.captions))
-            path = gallery.paths[0]
-            report = evaluate_index(path, name, at, each, rerank, relevance=relevance, tick=tick)
+            report = evaluate_index(
+                gallery.paths[0],
+                name,
+                at,
+                each,
+                rerank,
+                relevance=relevance,
+                tick=tick,
+            )
         about = "as a search"
         if each == 1:
             about = "ranked by its terms"

@@ -54,9 +54,7 @@ def command(
     from boc.search.searcher import Searcher
 
     searcher = Searcher.open(name, at, encoder=encoder)
-    text = None
-    if image is None:
-        text = text_and_id[0]
+    text = text_and_id[0] if image is None else None
     plan = usual_way(searcher.index)
     explanation = explain(searcher, text_and_id[-1], text, image)
     if as_json:

@@ -19,13 +19,7 @@ SETTINGS = {
 
 @click.command("extract")
 @options.source
-@click.option(
-    "-o",
-    "--output",
-    type=options.PATH,
-    required=True,
-    help="Feature file to write (.h5).",
-)
+@options.output("Feature file to write (.h5).")
 @options.encoder
 @click.option(
     "--regions",

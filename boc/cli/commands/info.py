@@ -25,7 +25,6 @@ def command(name: str | None, at: str, as_json: bool) -> None:
     from boc import plugins
     from boc.manage.facts import index_facts
     from boc.plan import ALL_COMPARED
-    from boc.plugins import check_name
 
     backend = plugins.backend(at)
     if name is None:
@@ -36,7 +35,7 @@ def command(name: str | None, at: str, as_json: bool) -> None:
         else:
             print_rows({**about, "indexes": ", ".join(names) or "none"})
         return
-    facts = index_facts(backend.open(check_name(name)))
+    facts = index_facts(backend.open(plugins.check_name(name)))
     if as_json:
         options.print_json(facts)
         return

@@ -7,7 +7,6 @@ import click
 
 from boc import models
 from boc.cli import options
-from boc.cli.options import plain
 from boc.errors import BocError
 
 name = click.argument("name", metavar="MODEL")
@@ -124,7 +123,7 @@ def show(as_json: bool) -> None:
             f"{each.size / 1e6:.0f} MB, {each.licence or 'licence not stated'}, "
             f"{each.revision[:12]}, {each.folder}"
         )
-        click.echo(plain(f"{each.repository}  {about}"))
+        click.echo(options.plain(f"{each.repository}  {about}"))
     known = {each.repository for each in present}
     for name, entry in models.CATALOGUE.items():
         state = "is there" if entry.repository in known else f"boc model get {name}"

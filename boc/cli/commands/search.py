@@ -274,8 +274,8 @@ def search_file(
             batch[text] = str(wanted)
     hits_of = {}
     if batch:
-        found = searcher.search_texts(list(batch.values()), search_options)
-        hits_of = dict(zip(batch, found, strict=True))
+        ranked = searcher.search_texts(list(batch.values()), search_options)
+        hits_of = dict(zip(batch, ranked, strict=True))
     for _, text in sentences:
         if text not in hits_of:
             hits_of[text] = searcher.search_query(query_of(text), search_options)
@@ -332,22 +332,17 @@ def print_answers(
             if len(answers) > 1:
                 click.echo(options.plain(query))
             for rank, hit in enumerate(hits, 1):
-                print_hit(rank, hit)
+                parts = [f"{rank:3d}", f"{hit.score:7.4f}", options.plain(hit.id)]
+                if hit.item.modality == "text":
+                    parts.append(options.plain(hit.item.content))
+                if hit.duplicates:
+                    parts.append(f"(+{len(hit.duplicates)})")
+                click.echo("  ".join(parts))
         if not hits:
             which = "no item that passes all filters" if search_options.filters else "nothing"
             options.tell(f"{which} matches this query")
         for note in hits.notes:
             options.tell(note)
-
-
-def print_hit(rank: int, hit: Hit) -> None:
-    """Print a hit as one line with its rank, score, id, sentence and duplicates."""
-    parts = [f"{rank:3d}", f"{hit.score:7.4f}", options.plain(hit.id)]
-    if hit.item.modality == "text":
-        parts.append(options.plain(hit.item.content))
-    if hit.duplicates:
-        parts.append(f"(+{len(hit.duplicates)})")
-    click.echo("  ".join(parts))
 
 
 def print_paths(hits: Sequence[Hit]) -> None:

@@ -47,9 +47,8 @@ def command(name: str, features: tuple[Path, ...], as_json: bool, at: str) -> No
     """
     from boc import plugins
     from boc.evaluate.verify import verify
-    from boc.plugins import check_name
 
-    report = verify(plugins.backend(at).open(check_name(name)), files=features)
+    report = verify(plugins.backend(at).open(plugins.check_name(name)), files=features)
     if as_json:
         counts = {
             part: {"found": count, "manifest": expected}
