@@ -101,8 +101,9 @@ class Codebook:
             "about": np.frombuffer(text.encode(), np.uint8),
             "centroids": np.asarray(self.centroids, np.float32),
         }
-        optional = {name: getattr(self, name) for name in ARRAYS[2:]}
-        arrays |= {name: array for name, array in optional.items() if array is not None}
+        for name in ARRAYS[2:]:
+            if getattr(self, name) is not None:
+                arrays[name] = getattr(self, name)
         if self.words is not None:
             arrays["words"] = np.array(self.words, dtype=np.str_)
         with replacing(path) as temporary, temporary.open("wb") as handle:

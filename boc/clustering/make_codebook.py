@@ -87,10 +87,8 @@ def cluster(
     identity = check_files(files)
     moved = space != "plain"
     tell("reading concepts")
-    means = None
+    means = mean_concepts(files) if moved else None
     axes = None
-    if moved:
-        means = mean_concepts(files)
     points = sample_concepts(
         files,
         SAMPLE,
@@ -129,8 +127,7 @@ def default_clusters(files: Sequence[FeatureFile]) -> int:
     Hard assignment needs few centroids, because words and regions of many items must share each
     centroid.
     """
-    concepts = _size(_pools(files, *MODALITIES))
-    return max(1, min(1000, int(concepts**0.5)))
+    return max(1, min(1000, int(_size(_pools(files, *MODALITIES)) ** 0.5)))
 
 
 def shared_codebook(

@@ -108,9 +108,8 @@ class LearnedTerms(BookTerms, ConceptStep):
         X = self._sets(X)
         thresholds = self.thresholds_[MODALITIES.index(modality)]
         p = len(self.directions_)
-        blocks = X.blocks(max(1, CELLS // p))
         parts = []
-        for block in blocks:
+        for block in X.blocks(max(1, CELLS // p)):
             largest = largest_products(block, self.directions_, thresholds)
             parts.append(keep_block(np.log1p(np.where(largest > LEAST, largest, 0)), min(z, p)))
         return stack_rows(parts, p)

@@ -242,10 +242,9 @@ class Code:
 
         book = Codebook.load(Path(self.codebook).expanduser())
         if book.kind != kind:
-            known = {"words": "the vectors of words", "learned": "learned terms"}
-            contents = known.get(book.kind, "concepts")
+            kinds = {"words": "the vectors of words", "learned": "learned terms"}
             raise BocError(
-                f"code {self}: the codebook contains {contents}",
+                f"code {self}: the codebook contains {kinds.get(book.kind, 'concepts')}",
                 make,
             )
         return book

@@ -17,7 +17,7 @@ from ..networks.foreign import reading_model
 from ..networks.tokens import Tokens, Vocabulary, WordPieces
 from ..runtime.model_folder import check_model_folder, create_folder, save_weights
 from . import checkpoints
-from .vsrn_checkpoints import read_vocabulary, vsrn_from_published
+from .vsrn_checkpoints import check_vocabulary, read_vocabulary, vsrn_from_published
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,7 @@ def convert(
     words: Tokens
     if kind == "vsrn":
         listed = read_vocabulary(tokens)
-        rows = len(network.txt_enc.embed.weight)
-        if len(listed) != rows:
-            raise EncoderError(
-                f"{tokens}: {len(listed)} words, but the checkpoint was trained with {rows}; use "
-                "the vocabulary that came with it",
-            )
+        check_vocabulary(listed, network, tokens)
         words = Vocabulary(listed)
     else:
         words = _word_pieces(tokens, network)
@@ -95,8 +90,11 @@ def convert(
             (folder / note).unlink(missing_ok=True)
         save_weights(folder, network.state_dict())
         create_folder(folder, kind, network, words, source)
-    parameters = sum(parameter.numel() for parameter in network.parameters())
-    return Conversion(kind, asdict(network.config), parameters)
+    return Conversion(
+        kind,
+        asdict(network.config),
+        sum(parameter.numel() for parameter in network.parameters()),
+    )
 
 
 def from_published(checkpoint: Mapping[str, Any]) -> tuple[str, Network]:

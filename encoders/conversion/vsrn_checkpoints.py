@@ -1,7 +1,7 @@
 """Read the checkpoints and vocabularies published by the authors of VSRN."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 from boc.errors import EncoderError
 from boc.foreign import parse_json
 
+from ..networks.base import Network
 from ..networks.foreign import reading_model
 from ..networks.tokens import is_words
 from ..networks.vsrn import Vsrn, VsrnConfig
@@ -84,6 +85,16 @@ def read_vocabulary(path: Path) -> list[str]:
             raise ValueError("it must map words to numbers")
     words: list[str] = content
     return words
+
+
+def check_vocabulary(words: Sequence[str], network: Network, path: Path) -> None:
+    """Raise EncoderError unless there is one word per row of the network's embedding."""
+    rows = len(network.txt_enc.embed.weight)
+    if len(words) != rows:
+        raise EncoderError(
+            f"{path}: {len(words)} words, but the checkpoint was trained with {rows}; use the "
+            "vocabulary that came with it",
+        )
 
 
 class _PickledVocabulary:

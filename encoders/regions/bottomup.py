@@ -144,10 +144,9 @@ def confidence(boxes: Tensor, probabilities: Tensor, overlap: float) -> Tensor:
     remaining ``probabilities`` (n, classes), or 0."""
     count, classes = probabilities.shape
     # Every box occurs once per class, (classes * n, 4), together with the class number.
-    repeated = boxes.repeat(classes, 1)
     numbers = torch.arange(classes, device=boxes.device).repeat_interleave(count)
     rows = batched_nms(
-        repeated,
+        boxes.repeat(classes, 1),
         probabilities.T.reshape(-1),
         numbers,
         overlap,

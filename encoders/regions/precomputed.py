@@ -103,9 +103,8 @@ class FileRegions:
             self._places = karpathy_places(Path(index))
             listing += "".join(f"\n{name} {place}" for name, place in self._places.items())
             options = PrecomputedOptions(str(Path(index).resolve()))
-        digest = text_sha256(listing)
         spec = write_spec("files", str(folder.resolve()), options)
-        self.identity = Identity(spec, digest, int(width))
+        self.identity = Identity(spec, text_sha256(listing), int(width))
 
     def __call__(self, image: ImageRef) -> Regions:
         path = self._file(PurePosixPath(image.id))
@@ -178,10 +177,9 @@ class ScanRegions:
         except SourceError as error:
             raise EncoderError(str(error)) from error
         listing = "\n".join(f"{path.name} {path.stat().st_size}" for path in arrays)
-        digest = text_sha256(listing)
         width = np.load(arrays[0], mmap_mode="r", allow_pickle=False).shape[-1]
         self._folder = folder.resolve()
-        self.identity = Identity(f"scan:{self._folder}", digest, int(width))
+        self.identity = Identity(f"scan:{self._folder}", text_sha256(listing), int(width))
 
     def __call__(self, image: ImageRef) -> Regions:
         name, _, row = image.path.name.rpartition("#")

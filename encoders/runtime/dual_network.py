@@ -110,14 +110,13 @@ class DualNetwork:
         if full:
             steps = [normalizers.Lowercase(), backend.normalizer]
             backend.normalizer = normalizers.Sequence([each for each in steps if each is not None])
-        left = full and tokenizer.padding_side == "left"
         # A text has at most 512 ids, unless the tokenizer or the network sets a lower limit.
         return TextForm(
             backend,
             min(512, tokenizer.model_max_length, config.max_position_embeddings),
             tokenizer.pad_token_id or 0,
             full,
-            left,
+            full and tokenizer.padding_side == "left",
         )
 
 

@@ -293,9 +293,6 @@ class Trainer:
                 self.device,
                 rows,
             )
-        decay = config.negatives_last / config.negatives_first
-        share = decay ** min(1.0, 1.5 * step / self.steps)
-        negatives = round(config.negatives_first * share)
         loss: Tensor = self.objective(
             images,
             lengths,
@@ -303,7 +300,7 @@ class Trainer:
             chunks,
             numbers,
             positive.to(self.device),
-            negatives,
+            self._negatives(step),
             apart,
             turned,
         )
@@ -315,6 +312,11 @@ class Trainer:
         past = step // self.steps_per_epoch // self.config.decay_epochs
         # Steps count from 2, as in the published warm-up.
         return min(1.0, (step + 2) / max(1, self.config.warmup)) * self.config.decay**past
+
+    def _negatives(self, step: int) -> int:
+        first = self.config.negatives_first
+        last = self.config.negatives_last
+        return round(float(first * (last / first) ** min(1.0, 1.5 * step / self.steps)))
 
     def _begin(self) -> None:
         """Scale features and start from the closed form, if the settings select it."""

@@ -101,8 +101,10 @@ def command(
     options.show(extraction.steps("extracting"))
     if extraction.speed.images:
         speed = extraction.speed
-        rate = f"{speed.images / speed.seconds:.1f} images per second"
-        options.tell(f"{rate}, {extraction.workers or 'no'} workers")
+        options.tell(
+            f"{speed.images / speed.seconds:.1f} images per second, "
+            f"{extraction.workers or 'no'} workers",
+        )
     with FeatureFile(output) as file:
         pictures = options.amount(file.count("image"), "picture")
         click.echo(f"{pictures} and {options.amount(file.count('text'), 'caption')} in {output}")

@@ -44,7 +44,6 @@ def command(name: str | None, at: str, as_json: bool) -> None:
     total = max(1, sum(counts.values()))
     fields = [f"{field}:{kind}" for field, kind in facts["fields"].items()]
     way = ALL_COMPARED if facts["plan"] == "all" else f"plan {facts['plan']}"
-    candidates = f"{facts['rm']:g} candidates for each hit; {way}"
     hubs = "not corrected: the encoder has no bank of queries"
     if facts["offsets"]:
         hubs = "corrected by offsets from the bank of the encoder"
@@ -65,7 +64,7 @@ def command(name: str | None, at: str, as_json: bool) -> None:
             "hubs": hubs,
             "concepts": facts["concepts"] or "none",
             "metadata": ", ".join(fields) or "none",
-            "re-rank": f"{facts['rerank']}, {candidates}",
+            "re-rank": f"{facts['rerank']}, {facts['rm']:g} candidates for each hit; {way}",
             "recall": describe_recall(facts["recall"], facts["plan"]),
             "bytes": stored,
             "encoder": facts["encoder"],

@@ -120,10 +120,10 @@ def show(as_json: bool) -> None:
         return
     for each in present:
         about = (
-            f"{each.size / 1e6:.0f} MB, {each.licence or 'licence not stated'}, "
+            f"{each.repository}  {each.size / 1e6:.0f} MB, {each.licence or 'licence not stated'}, "
             f"{each.revision[:12]}, {each.folder}"
         )
-        click.echo(options.plain(f"{each.repository}  {about}"))
+        click.echo(options.plain(about))
     known = {each.repository for each in present}
     for name, entry in models.CATALOGUE.items():
         state = "is there" if entry.repository in known else f"boc model get {name}"
