@@ -166,9 +166,14 @@ def sha256(*paths: Path, opener: Callable[[str, int], int] | None = None) -> str
     return digest.hexdigest()
 
 
+def text_sha256(text: str) -> str:
+    """Return the SHA-256 digest, in hex, of a text in UTF-8."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def json_sha256(value: object) -> str:
     """Return the SHA-256 digest, in hex, of a value written as JSON."""
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+    return text_sha256(json.dumps(value))
 
 
 def feed(

@@ -10,23 +10,22 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.resources import files
-from itertools import islice, starmap
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.errors import ManifestError
 from boc.foreign import parse_json, typed
 from boc.plugins import Engine
 from boc.types import Item, Modality, SearchRequest
-from boc.vectors import Ints
+from boc.vectors import Bytes, Ints
 
 WORDS = 5  # words per label
 EXAMPLES = 3
@@ -47,8 +46,7 @@ class Box(NamedTuple):
     y2: float
 
 
-@dataclass(frozen=True)
-class Example:
+class Example(NamedTuple):
     """Picture, or region ``box`` of a picture, that is typical of a term."""
 
     id: str
@@ -106,6 +104,11 @@ def whole_words(pieces: Sequence[str]) -> tuple[list[str], Ints]:
     return words, np.array(of, np.int64)
 
 
+def ranked(values: Mapping[str, float]) -> list[str]:
+    """Return the words in descending order of their values, with ties in alphabetical order."""
+    return sorted(values, key=lambda word: (-values[word], word))
+
+
 def distinctive(
     counts: Mapping[str, int],
     size: float,
@@ -129,8 +132,18 @@ def distinctive(
             total + PRIOR,
         )
         scores[word] = delta / math.sqrt(1 / (count + prior) + 1 / (general.get(word, 0) + prior))
-    typical = (word for word, score in scores.items() if score > SIGNIFICANT)
-    return sorted(typical, key=lambda word: (-scores[word], word))
+    return ranked({word: score for word, score in scores.items() if score > SIGNIFICANT})
+
+
+def typical_words(
+    captions: Sequence[Collection[str]],
+    general: Mapping[str, int],
+    total: float,
+) -> tuple[str, ...]:
+    """Return a label's words for ``captions``, each given by its distinct words, against the
+    ``total`` background captions."""
+    counts = Counter(word for caption in captions for word in sorted(caption))
+    return tuple(distinctive(counts, len(captions), general, total)[:WORDS])
 
 
 def _log_odds(count: float, total: float) -> float:
@@ -152,10 +165,9 @@ class IndexLabels:
 
     def __getitem__(self, term: int) -> Label:
         words = [set(content_words(item.content)) for item in self._ask(term, CAPTIONS, "text")]
-        counts = Counter(word for caption in words for word in sorted(caption))
-        typical = distinctive(counts, len(words), *self.background)[:WORDS] if words else []
+        typical = typical_words(words, *self.background) if words else ()
         pictures = self._ask(term, EXAMPLES, "image")
-        return Label(tuple(typical), tuple(Example(item.id, item.content) for item in pictures))
+        return Label(typical, tuple(Example(item.id, item.content) for item in pictures))
 
     @cached_property
     def background(self) -> tuple[Counter[str], int]:
@@ -176,19 +188,16 @@ class IndexLabels:
 
 class _Row(Struct):
     words: tuple[str, ...]
-    examples: list[tuple[str, str, Box | None]]
+    examples: tuple[Example, ...]
 
 
-def pack_labels(labels: Sequence[Label]) -> NDArray[np.uint8]:
+def pack_labels(labels: Sequence[Label]) -> Bytes:
     """Encode labels as JSON bytes, uint8 (n,), which can be stored without pickle."""
-    rows = [
-        {"words": label.words, "examples": [[e.id, e.content, e.box] for e in label.examples]}
-        for label in labels
-    ]
-    return np.frombuffer(json.dumps(rows, ensure_ascii=False).encode("utf-8"), dtype=np.uint8)
+    rows = [vars(label) for label in labels]
+    return np.frombuffer(json.dumps(rows, ensure_ascii=False).encode(), np.uint8)
 
 
-def unpack_labels(packed: NDArray[np.uint8]) -> list[Label]:
+def unpack_labels(packed: Bytes) -> list[Label]:
     """Decode labels from ``pack_labels``; an empty array contains no labels. Raises ManifestError
     for other bytes."""
     if not packed.size:
@@ -199,4 +208,4 @@ def unpack_labels(packed: NDArray[np.uint8]) -> list[Label]:
         raise ManifestError(
             f"the stored labels of the codewords cannot be read ({error}); rebuild them",
         ) from error
-    return [Label(row.words, tuple(starmap(Example, row.examples))) for row in rows]
+    return [Label(row.words, row.examples) for row in rows]

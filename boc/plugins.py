@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         StoredConcepts,
         TermMatrix,
     )
+    from boc.vectors import Array, Doubles, Ints
     from indexing.server.attach import ServerAttachment
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -218,7 +219,7 @@ class Engine(Protocol):
         """Return whether an edit is running or was interrupted, so that parts of the edit may be
         visible."""
 
-    def arrays(self) -> Mapping[str, NDArray[Any]]:
+    def arrays(self) -> Mapping[str, Array]:
         """Return the codec's learned arrays, as stored with the index."""
 
     def search(
@@ -237,7 +238,7 @@ class Engine(Protocol):
     def statistics(self, modality: Modality | None, filters: Sequence[Filter] = ()) -> Statistics:
         """Return the plan statistics for the items of a modality that pass all filters."""
 
-    def rank(self, request: SearchRequest) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
+    def rank(self, request: SearchRequest) -> tuple[NDArray[np.object_], Doubles]:
         """Return ids (n, m) and scores (n, m) of the hits of ``search``, padded with None and -inf
         for queries with fewer hits.
 
@@ -309,7 +310,7 @@ class Engine(Protocol):
         this method.
         """
 
-    def document_frequencies(self) -> NDArray[np.int64]:
+    def document_frequencies(self) -> Ints:
         """Return the number of items that contain each term (V,), counted by the engine. Only
         checks call this method."""
 
@@ -368,7 +369,7 @@ class Backend(Protocol):
         self,
         name: str,
         manifest: Manifest,
-        arrays: Mapping[str, NDArray[Any]],
+        arrays: Mapping[str, Array],
         part: str | None = None,
     ) -> IndexWriter:
         """Make an index, or load part ``I/N`` of its items. N processes load the parts at the same
@@ -382,8 +383,8 @@ class Backend(Protocol):
         self,
         name: str,
         key: str,
-        learn: Callable[[], tuple[dict[str, Any], Mapping[str, NDArray[Any]]]],
-    ) -> tuple[dict[str, Any], Mapping[str, NDArray[Any]]]:
+        learn: Callable[[], tuple[dict[str, Any], Mapping[str, Array]]],
+    ) -> tuple[dict[str, Any], Mapping[str, Array]]:
         """Return the result of ``learn``, the configuration and arrays of a code, for an index that
         several processes load. The first process learns the code, and the others reuse its result.
         ``key`` is 12 hex digits, equal for equal results."""

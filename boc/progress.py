@@ -8,6 +8,9 @@ from typing import Any, TypeAlias
 Progress: TypeAlias = Callable[[str, int, int], None]
 """A callback that gets the name of the stage, the number of finished items, and their total."""
 
+Tick: TypeAlias = Callable[[int], object]
+"""A callback that gets the number of items finished since its last call."""
+
 
 def silent(stage: str, done: int, total: int) -> None:
     """Ignore all progress."""
@@ -33,9 +36,8 @@ class Bars:
         if done >= total:
             self.close()
 
-    def ticks(self, stage: str, total: int) -> Callable[[int], object]:
-        """Begin a stage, and return a function that takes the number of items finished since its
-        last call."""
+    def ticks(self, stage: str, total: int) -> Tick:
+        """Begin a stage, and return its callback."""
         self(stage, 0, total)
         return self._bar.update  # type: ignore[no-any-return]
 

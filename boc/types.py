@@ -13,7 +13,7 @@ import numpy as np
 from boc.errors import BocError
 from boc.names import MODALITIES as MODALITIES, Metric, Modality as Modality
 from boc.paths import forms, path_of, system_path
-from boc.vectors import Array, Floats, Ints
+from boc.vectors import Array, Floats, Ints, batches
 
 if TYPE_CHECKING:
     from scipy import sparse
@@ -224,8 +224,8 @@ class Embeddings:
         if self.concepts is not None:
             yield self
             return
-        for start in range(0, len(self), BLOCK):
-            yield Embeddings(self.modality, self.vectors[start : start + BLOCK])
+        for vectors in batches(self.vectors, BLOCK):
+            yield Embeddings(self.modality, vectors)
 
     def take(self, chosen: Sequence[int]) -> Embeddings:
         """Return the embeddings of the items at the indices ``chosen``, in that order."""

@@ -1,7 +1,8 @@
-"""Check rows of vectors, and scale them to unit length."""
+"""Check rows of vectors, scale them to unit length, and split them into batches."""
 
+from collections.abc import Iterator
 from math import isfinite
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +13,22 @@ Array: TypeAlias = NDArray[Any]
 Floats: TypeAlias = NDArray[np.float32]
 Doubles: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
+Int32s: TypeAlias = NDArray[np.int32]
+Bytes: TypeAlias = NDArray[np.uint8]
+
+Values = TypeVar("Values", bound=Any)
 
 FLOAT32 = np.dtype(np.float32)
+
+
+def batches(values: Values, size: int) -> Iterator[Values]:
+    """Yield consecutive parts of an array or another sequence, each of at most ``size`` values.
+
+    >>> list(batches("abcde", 2))
+    ['ab', 'cd', 'e']
+    """
+    for start in range(0, len(values), size):
+        yield values[start : start + size]
 
 
 def are_plain(rows: Any, width: int) -> bool:

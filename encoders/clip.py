@@ -6,8 +6,6 @@ torch (``runtime.dual_network``). On torch the library computes the vectors (``g
 no code from a model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

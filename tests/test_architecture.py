@@ -54,6 +54,7 @@ MAY = {
         "boc.types",
         "boc.manifest",
         "boc.models",
+        "boc.vectors",
     },
     "boc.remarks": {
         "boc",

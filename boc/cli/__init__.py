@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
 from boc import __version__
 from boc.cli import settings
-from boc.cli.options import is_verbose, one_line, plain
+from boc.cli.options import is_verbose, one_line, plain, tell
 from boc.errors import BocError, BocWarning, LeftOut, advice
 
 SECTIONS = {
@@ -82,7 +82,12 @@ class CommandGroup(click.Group):
         """Apply the settings of boc.toml, and suggest a command for an unknown name."""
         name = args[0]
         if name not in self.commands and not name.startswith("-") and not ctx.resilient_parsing:
-            ctx.fail(f"No such command {name!r}. {_suggestion(name.lower(), list(self.commands))}")
+            typed = name.lower()
+            # A command that contains the text is nearer than a command of similar letters.
+            near = [known for known in self.commands if len(typed) > 2 and typed in known]
+            near += get_close_matches(typed, self.commands, 1, 0.5)
+            hint = f"Did you mean {near[0]}?" if near else "boc --help lists them."
+            ctx.fail(f"No such command {name!r}. {hint}")
         try:
             ctx.default_map = settings.defaults(self)
         except BocError:  # help, completion and boc doctor must still work
@@ -103,16 +108,6 @@ class CommandGroup(click.Group):
                 formatter.write_dl(rows)
 
 
-def _suggestion(typed: str, known: list[str]) -> str:
-    """Suggest the command that contains the ``typed`` text, or otherwise the most similar
-    command."""
-    near = [name for name in known if len(typed) > 2 and typed in name]
-    near += get_close_matches(typed, known, 1, 0.5)
-    if near:
-        return f"Did you mean {near[0]}?"
-    return "boc --help lists them."
-
-
 @contextmanager
 def _notes() -> Iterator[None]:
     """Show each BocWarning as one line on stderr, and other warnings as usual."""
@@ -120,21 +115,14 @@ def _notes() -> Iterator[None]:
         warnings.simplefilter("default", BocWarning)
         others = warnings.showwarning
 
-        def show(
-            message: Warning | str,
-            category: type[Warning],
-            filename: str,
-            lineno: int,
-            file: TextIO | None = None,
-            line: str | None = None,
-        ) -> None:
+        def show(message: Warning | str, *where: Any, **file: Any) -> None:
             if isinstance(message, BocWarning):
-                click.echo(f"note: {one_line(message)}", err=True)
+                tell(f"note: {one_line(message)}")
                 if isinstance(message, LeftOut) and is_verbose():
                     for reason in message.reasons:
-                        click.echo(f"left out: {plain(reason)}", err=True)
+                        tell(f"left out: {reason}")
             else:
-                others(message, category, filename, lineno, file, line)
+                others(message, *where, **file)
 
         warnings.showwarning = show
         yield

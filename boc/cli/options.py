@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import textwrap
@@ -28,19 +29,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 PATH = click.Path(path_type=Path)
 
 
-class Sentence(click.types.StringParamType):
-    """Type of text arguments on the command line. The system passes bytes, which must be UTF-8."""
-
-    name = "text"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if value.encode(errors="ignore").decode() != value:
-            self.fail(
-                f"{value!a} is not UTF-8; write it in UTF-8, as the terminal's locale should be",
-                param,
-                ctx,
-            )
-        return value
+def sentence(value: str) -> str:
+    """Return a text argument of the command line. The system passes bytes, which must be UTF-8."""
+    if value.encode(errors="ignore").decode() != value:
+        raise click.BadParameter(
+            f"{value!a} is not UTF-8; write it in UTF-8, as the terminal's locale should be",
+        )
+    return value
 
 
 class TextCommand(click.Command):
@@ -73,17 +68,8 @@ class TextCommand(click.Command):
         return super().parse_args(ctx, [*flags, "--", *texts])
 
 
-class Id(click.types.StringParamType):
-    """Type of item ids. An id may be a file name; bytes that are not UTF-8 are escaped."""
-
-    name = "id"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        return escaped_bytes(value)
-
-
-SENTENCE = Sentence()
-ID = Id()
+# An item id may be a file name; bytes that are not UTF-8 are escaped.
+ID = escaped_bytes
 FEW = 5  # number of items to name in a list
 VERBOSE = f"{__name__}.verbose"
 _JOINERS = "\u200c\u200d"  # harmless characters that join letters and emoji
@@ -111,6 +97,16 @@ def one_line(error: BaseException) -> str:
     return plain(" ".join(worded(error, str).split()))
 
 
+def tell(text: object) -> None:
+    """Print ``text`` on stderr as one line, as ``plain`` returns it."""
+    click.echo(plain(text), err=True)
+
+
+def print_json(value: Any) -> None:
+    """Print ``value`` as one line of JSON."""
+    click.echo(json.dumps(value, ensure_ascii=False))
+
+
 def read_lines(path: str, shown: str, what: str) -> list[str]:
     """Return the lines of a file, or of standard input for -. Raises BocError if it contains no
     lines."""
@@ -132,6 +128,13 @@ at = click.option(
     default="file:boc-data",
     help="Address of the backend: file:DIR, elastic+URL or opensearch+URL.",
 )
+
+
+def output(about: str) -> Callable[[F], F]:
+    """Return the required option --output, with the help text ``about``."""
+    return click.option("-o", "--output", type=PATH, required=True, help=about)
+
+
 encoder = click.option(
     "--encoder",
     metavar="KIND:PATH",
@@ -169,28 +172,18 @@ exclude = click.option(
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
-class CodeType(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
-    """Type of codes. It converts text such as ``dictionary:2/64`` to a ``Code``."""
-
-    name = "CODE"
-
-    def convert(
-        self,
-        value: Any,
-        parameter: click.Parameter | None,
-        context: click.Context | None,
-    ) -> Code:
-        if isinstance(value, Code):
-            return value
-        try:
-            return parse_code(value)
-        except BocError as error:
-            self.fail(one_line(error), parameter, context)
+def code_of(text: str) -> Code:
+    """Convert text such as ``dictionary:2/64`` to a code."""
+    try:
+        return parse_code(text)
+    except BocError as error:
+        raise click.BadParameter(one_line(error)) from None
 
 
 code = click.option(
     "--code",
-    type=CodeType(),
+    type=code_of,
+    metavar="CODE",
     default="dictionary",
     help="Code that turns vectors into terms: NAME:Z/QUERY_Z, or as listed below.",
 )
@@ -304,7 +297,7 @@ def write_onnx(folder: Path) -> None:
     from boc import plugins
 
     for line in plugins.tool("onnx_export").export(folder):
-        click.echo(plain(line), err=True)
+        tell(line)
 
 
 verbose = click.option(
@@ -331,11 +324,8 @@ def report(failed: list[tuple[str, str]], left: int) -> None:
         named = failed[:FEW]
         more = f" (--verbose names all {len(failed)})"
     for _, reason in named:
-        click.echo(f"left out: {plain(reason)}", err=True)
+        tell(f"left out: {reason}")
     if failed:
-        click.echo(
-            f"{amount(len(failed), 'item')} could not be used{more}; {left} are done.",
-            err=True,
-        )
+        tell(f"{amount(len(failed), 'item')} could not be used{more}; {left} are done.")
         if not left:
             raise SystemExit(1)

@@ -25,10 +25,7 @@ ONCE = {"all", "detach", "paths", "replace", "yes"}
 """Options that are never settings, so that a forgotten line cannot replace an index, or change the
 output that a program reads."""
 SECRETS = {"password": "BOC_PASSWORD", "api-key": "BOC_API_KEY", "token": "BOC_TOKEN"}
-PASSWORD = re.compile(
-    r"://[^@]*:.*@",
-    re.DOTALL,
-)  # an address that contains a password
+PASSWORD = re.compile(r"(?s)://[^@]*:.*@")  # an address that contains a password
 
 
 class ConfigError(BocError):

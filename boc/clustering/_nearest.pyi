@@ -1,16 +1,14 @@
-from typing import Any
-
-from numpy.typing import NDArray
+from boc.vectors import Array
 
 def nearest(
-    queries: NDArray[Any],
-    heads: NDArray[Any],
-    head_scales: NDArray[Any],
-    starts: NDArray[Any],
-    vectors: NDArray[Any],
-    scales: NDArray[Any],
-    numbers: NDArray[Any],
-    cosines: NDArray[Any],
+    queries: Array,
+    heads: Array,
+    head_scales: Array,
+    starts: Array,
+    vectors: Array,
+    scales: Array,
+    numbers: Array,
+    cosines: Array,
     cells: int,
     /,
 ) -> None: ...

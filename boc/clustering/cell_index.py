@@ -17,14 +17,14 @@ from scipy import sparse
 
 from boc.prefetch import ahead
 from boc.topk import topk
-from boc.vectors import Floats, Ints
+from boc.vectors import Array, Floats, Ints
 
 try:
     from boc.clustering import _nearest
 except ImportError:  # numpy replaces a module that is not compiled
     _nearest = None  # type: ignore[assignment]
 
-Bytes = NDArray[np.int8]
+Int8s = NDArray[np.int8]
 
 ONE_CELL_CENTROIDS = 2048  # largest number of centroids in a single cell
 # cells per sqrt(V); many small cells fit a neighbourhood better than few large ones
@@ -47,7 +47,7 @@ class Directions:
     """Directions in 8 bits: ``rows`` int8 (n, d), to be multiplied by ``scales`` float32 (n,). See
     ``rounded``."""
 
-    rows: Bytes
+    rows: Int8s
     scales: Floats
 
     def __len__(self) -> int:
@@ -56,8 +56,7 @@ class Directions:
     @property
     def units(self) -> Floats:
         """Return the unit vectors (n, d)."""
-        units: Floats = self.rows * self.scales[:, None]
-        return units
+        return self.rows * self.scales[:, None]
 
     def take(self, chosen: Ints | slice) -> Directions:
         """Copy the directions at the indices ``chosen``."""
@@ -108,13 +107,13 @@ class Centroids:
         return len(self.vectors)
 
     @classmethod
-    def of_arrays(cls, *arrays: NDArray[Any]) -> Centroids:
+    def of_arrays(cls, *arrays: Array) -> Centroids:
         """Build the centroids from the mapping ``arrays``."""
         heads, head_scales, starts, vectors, scales = arrays
         return cls(Directions(vectors, scales), Directions(heads, head_scales), starts)
 
     @property
-    def arrays(self) -> tuple[Bytes, Floats, Ints, Bytes, Floats]:
+    def arrays(self) -> tuple[Int8s, Floats, Ints, Int8s, Floats]:
         """Return the heads and their scales, the starts, the vectors and their scales."""
         heads = self.heads
         vectors = self.vectors
@@ -211,7 +210,7 @@ class Centroids:
             numbers[i : i + step] = np.take_along_axis(self.starts[cell], slots, axis=1) + places
             cosines[i : i + step] = np.take_along_axis(products, best, axis=1) * lengths[:, None]
 
-    def _compare(self, rows: Bytes, cell: Ints, width: int) -> Floats:
+    def _compare(self, rows: Int8s, cell: Ints, width: int) -> Floats:
         """Return the scaled products (n, cells * width) of each row with the centroids in its
         cells, padded with -inf."""
         padded = np.full((*cell.shape, width), -np.inf, np.float32)
@@ -225,16 +224,15 @@ class Centroids:
         return padded.reshape(len(rows), -1)
 
 
-def _products(a: Bytes, b: Bytes) -> Floats:
+def _products(a: Int8s, b: Int8s) -> Floats:
     """Return the integer dot products of the rows of ``a`` and ``b`` as float32, computed in
     float64 if float32 could round them."""
     exact: Any = np.float64 if LARGEST * LARGEST * a.shape[-1] > EXACT else np.float32
-    products = a.astype(exact) @ b.astype(exact).swapaxes(-1, -2)
-    whole: Floats = products.astype(np.float32, copy=False)
-    return whole
+    products: Array = a.astype(exact) @ b.astype(exact).swapaxes(-1, -2)
+    return products.astype(np.float32, copy=False)
 
 
-def rounded(X: Floats) -> tuple[Bytes, Floats]:
+def rounded(X: Floats) -> tuple[Int8s, Floats]:
     """Return the rows of ``X`` (n, d) as int8, scaled to a largest magnitude of 127 with halves
     rounded to even, and their scales (n,).
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc import __version__
 from boc.atomic_files import replacing
@@ -23,7 +22,7 @@ from boc.errors import BocError, ManifestError, check_system
 from boc.foreign import DAMAGE, are_moderate, parse_json, read_archive, typed
 from boc.labels import unpack_labels
 from boc.types import Identity, Modality
-from boc.vectors import Floats, Ints, unit_rows
+from boc.vectors import Array, Bytes, Floats, Ints, unit_rows
 
 BEGINS = (b"PK\x03\x04", b"about.npy")  # byte sequences that identify a codebook file
 FORMAT = 2
@@ -51,7 +50,7 @@ class Codebook:
     options: dict[str, Any]
     concepts: int
     words: tuple[str, ...] | None = None
-    labels: NDArray[np.uint8] | None = None
+    labels: Bytes | None = None
     versions: dict[str, str] = field(
         default_factory=lambda: {"boc": __version__, "numpy": np.__version__},
     )
@@ -98,12 +97,13 @@ class Codebook:
         """Write the codebook file atomically, replacing an existing file."""
         about = {key: value for key, value in asdict(self).items() if key not in ARRAYS}
         text = json.dumps({"kind": "codebook", "format": FORMAT, **about}, sort_keys=True)
-        arrays: dict[str, NDArray[Any]] = {
+        arrays: dict[str, Array] = {
             "about": np.frombuffer(text.encode(), np.uint8),
             "centroids": np.asarray(self.centroids, np.float32),
         }
-        optional = {name: getattr(self, name) for name in ARRAYS[2:]}
-        arrays |= {name: array for name, array in optional.items() if array is not None}
+        for name in ARRAYS[2:]:
+            if getattr(self, name) is not None:
+                arrays[name] = getattr(self, name)
         if self.words is not None:
             arrays["words"] = np.array(self.words, dtype=np.str_)
         with replacing(path) as temporary, temporary.open("wb") as handle:

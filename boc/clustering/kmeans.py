@@ -47,8 +47,7 @@ def kmeans(
         gpu=faiss.get_num_gpus() > 0,
     )
     kmeans.train(points)
-    centroids: Floats = np.asarray(kmeans.centroids, np.float32)
-    return centroids
+    return np.asarray(kmeans.centroids, np.float32)
 
 
 def nearest(

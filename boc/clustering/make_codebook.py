@@ -15,10 +15,10 @@ from boc.clustering.codebook_labels import codebook_labels
 from boc.clustering.kmeans import center, kmeans, rescaling
 from boc.errors import BocError, FeatureFileError
 from boc.inputs.features import FeatureFile
-from boc.labels import Label, content_words, pack_labels
+from boc.labels import Label, content_words, pack_labels, ranked
 from boc.names import CODEBOOKS
 from boc.types import MODALITIES, Identity, Modality
-from boc.vectors import Array, Doubles, Floats, unit_rows
+from boc.vectors import Array, Doubles, Floats, batches, unit_rows
 
 SAMPLE = 100_000  # number of concepts clustered in the paper (BoC, section III-B1)
 ROWS = 65_536  # rows of a feature file read at a time
@@ -87,10 +87,8 @@ def cluster(
     identity = check_files(files)
     moved = space != "plain"
     tell("reading concepts")
-    means = None
+    means = mean_concepts(files) if moved else None
     axes = None
-    if moved:
-        means = mean_concepts(files)
     points = sample_concepts(
         files,
         SAMPLE,
@@ -129,8 +127,7 @@ def default_clusters(files: Sequence[FeatureFile]) -> int:
     Hard assignment needs few centroids, because words and regions of many items must share each
     centroid.
     """
-    concepts = _size(_pools(files, *MODALITIES))
-    return max(1, min(1000, int(concepts**0.5)))
+    return max(1, min(1000, int(_size(_pools(files, *MODALITIES)) ** 0.5)))
 
 
 def shared_codebook(
@@ -251,7 +248,7 @@ def vocabulary(
             for item in file.items("text")
             for word in dict.fromkeys(content_words(item.content))
         )
-    chosen = sorted(counts, key=lambda word: (-counts[word], word))[:words]
+    chosen = ranked(counts)[:words]
     if not chosen:
         raise FeatureFileError(
             f"{files[0].path}: no words in its captions; give a file of pictures with captions",
@@ -321,8 +318,8 @@ def mean_concepts(files: Sequence[FeatureFile]) -> Floats:
         total = np.zeros(files[0].header.dim)
         count = 0
         for data, _ in _pools(files, modality):
-            for start in range(0, len(data), ROWS):
-                total += data[start : start + ROWS].astype(np.float32).sum(axis=0, dtype=np.float64)
+            for rows in batches(data, ROWS):
+                total += rows.astype(np.float32).sum(axis=0, dtype=np.float64)
             count += len(data)
         means.append(total / max(1, count))
     return np.array(means, np.float32)

@@ -13,10 +13,9 @@ If z is given, only the z highest similarities of each concept are kept before t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.clustering.kmeans import center, nearest, row_block, squared_distances
@@ -30,9 +29,11 @@ from boc.codecs.base import (
 )
 from boc.codecs.frequencies import keep_block
 from boc.types import Modality, Ragged
-from boc.vectors import Floats, Ints, unit_rows
+from boc.vectors import Array, Bytes, Floats, Ints, unit_rows
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from boc.clustering.codebook import Codebook
 
 # Exponent of summed deviations. On held-out training photographs, .5 found as many pictures with
@@ -44,7 +45,7 @@ class _Assignment(ConceptStep):
     """Base class for hard and soft assignment, with the codebook."""
 
     learned = ("centroids_", "term_labels_", "means_", "axes_")
-    added: ClassVar[Mapping[str, NDArray[Any]]] = {
+    added: ClassVar[Mapping[str, Array]] = {
         "means_": EMPTY["means"],
         "axes_": EMPTY["axes"],
     }
@@ -53,7 +54,7 @@ class _Assignment(ConceptStep):
     centroids_: Floats
     means_: Floats
     axes_: Floats
-    term_labels_: NDArray[np.uint8]
+    term_labels_: Bytes
 
     def __init__(self, clusters: int, *, spherical: bool = False) -> None:
         self.clusters = clusters

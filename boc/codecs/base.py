@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from inspect import signature
 from math import isfinite
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,11 @@ from scipy import sparse
 
 from boc.errors import BocError
 from boc.types import Embeddings, Modality, Ragged
-from boc.vectors import FLOAT32, Array, Floats, are_plain
+from boc.vectors import FLOAT32, Array, Floats, Int32s, are_plain
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from boc.clustering.codebook import Codebook
 
 
@@ -151,7 +153,7 @@ class Step:
         """Transform queries of one modality."""
         return self.encode_documents(X, modality)
 
-    def _validate(self, X: Any, *, reset: bool) -> Any:
+    def _validate(self, X: Any, *, reset: bool, **options: Any) -> Any:
         fitted = not reset and self.__sklearn_is_fitted__()
         if fitted and self._is_plain(X) and not hasattr(self, "feature_names_in_"):
             return X
@@ -159,13 +161,8 @@ class Step:
 
         if not reset:
             check_is_fitted(self)
-        return validate_data(
-            self,
-            X,
-            reset=reset,
-            dtype=(np.float32, np.float64),
-            accept_sparse=self.sparse_form,
-        )
+        options = {"dtype": (np.float32, np.float64), **options}
+        return validate_data(self, X, reset=reset, accept_sparse=self.sparse_form, **options)
 
     def _is_plain(self, X: Any) -> bool:
         return are_plain(X, self.n_features_in_)
@@ -190,11 +187,11 @@ class SparseStep(Step):
 
     sparse_form = "csr"
 
-    def _validate(self, X: Any, *, reset: bool) -> Any:
+    def _validate(self, X: Any, *, reset: bool, **options: Any) -> Any:
         # Counts become float32 as in scikit-learn, whose import takes seconds.
         if type(X) is sparse.csr_array and X.dtype == np.int32:
             X = X.astype(np.float32)
-        return super()._validate(X, reset=reset)
+        return super()._validate(X, reset=reset, **options)
 
     def _is_plain(self, X: Any) -> bool:
         if type(X) is not sparse.csr_array:
@@ -225,23 +222,10 @@ class ConceptStep(Step):
 
     def _sets(self, X: Any, *, reset: bool = False) -> Ragged:
         """Return ``X`` as validated sets. Each row of an array becomes a set."""
-        fitted = not reset and self.__sklearn_is_fitted__()
-        if fitted and isinstance(X, Ragged) and are_plain(X.values, self.n_features_in_):
-            return X
-        from sklearn.utils.validation import check_is_fitted, validate_data
-
-        if not reset:
-            check_is_fitted(self)
-        options = {"reset": reset, "dtype": np.float32, "order": "C"}
+        options: dict[str, Any] = {"reset": reset, "dtype": np.float32, "order": "C"}
         if isinstance(X, Ragged):
-            values = validate_data(
-                self,
-                X.values,
-                ensure_min_samples=0,
-                **options,
-            )
-            return Ragged(values, X.offsets)
-        values = validate_data(self, X, **options)
+            return Ragged(self._validate(X.values, ensure_min_samples=0, **options), X.offsets)
+        values = self._validate(X, **options)
         return Ragged(values, np.arange(len(values) + 1))
 
 
@@ -296,8 +280,8 @@ def labels_of(y: Any, n: int) -> NDArray[np.str_]:
 
 
 def terms_of(
-    frequencies: NDArray[np.int32],
-    columns: NDArray[np.int32],
+    frequencies: Int32s,
+    columns: Int32s,
     n_terms: int,
 ) -> sparse.csr_array:
     """Make a term matrix (n, n_terms) from ``frequencies`` and ascending ``columns``, both (n,
@@ -313,7 +297,7 @@ def terms_of(
 
 def one_row(
     values: Array,
-    columns: NDArray[np.int32],
+    columns: Int32s,
     width: int,
 ) -> sparse.csr_array:
     """Return a csr_array (1, width) of the nonzero ``values``, in ascending ``columns``.

@@ -20,7 +20,7 @@ from boc.codecs.words import WordTerms
 from boc.errors import BocError
 from boc.foreign import are_moderate
 from boc.types import MODALITIES, Embeddings, Modality, QueryCode, Ragged, TermMatrix
-from boc.vectors import Array, are_plain
+from boc.vectors import Array, are_plain, batches
 
 REMADE = "rebuild the index with another code"
 STEPS: dict[str, type[Step]] = {
@@ -115,16 +115,9 @@ class SurrogateCodec:
         for sample in samples:
             for block in sample.blocks():
                 X = self.steps[0].read(block)
+                before = self.steps[:number]
                 modality = block.modality
-                yield (
-                    _apply(
-                        self.steps[:number],
-                        X,
-                        "encode_documents",
-                        modality,
-                    ),
-                    modality,
-                )
+                yield _apply(before, X, "encode_documents", modality), modality
 
     def set_budgets(self, z: int, query_z: int) -> SurrogateCodec:
         """Set the budgets of documents and queries, and return this codec. No step is learned
@@ -176,10 +169,11 @@ class SurrogateCodec:
 
     def arrays(self) -> dict[str, Array]:
         """Return the learned arrays of the steps, named ``number.name``."""
-        learned = {}
-        for i, step in enumerate(self.steps):
-            for name in step.learned:
-                learned[f"{i}.{name}"] = getattr(step, name)
+        learned = {
+            f"{i}.{name}": getattr(step, name)
+            for i, step in enumerate(self.steps)
+            for name in step.learned
+        }
         widths = np.array([step.n_features_in_ for step in self.steps], dtype=np.int64)
         return {**learned, "widths": widths}
 
@@ -246,8 +240,7 @@ class SurrogateCodec:
         if isinstance(X, Ragged):
             rows = X.values
         elif len(X) > 1:
-            together = max(step.rows_together for step in self.steps)
-            blocks = [X[i : i + together] for i in range(0, len(X), together)]
+            blocks = [*batches(X, max(step.rows_together for step in self.steps))]
         width = self.steps[0].n_features_in_
         if rows.shape[1] != width:
             raise BocError(
@@ -255,17 +248,7 @@ class SurrogateCodec:
                 "use the encoder that the index was made with",
             )
         modality = embeddings.modality
-        return stack_rows(
-            [
-                _apply(
-                    self.steps,
-                    block,
-                    side,
-                    modality,
-                )
-                for block in blocks
-            ],
-        )
+        return stack_rows([_apply(self.steps, block, side, modality) for block in blocks])
 
 
 def _restore_step(name: str, params: Mapping[str, Any]) -> Step:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from numbers import Real
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.clustering.cell_index import (
@@ -20,7 +19,7 @@ from boc.codecs.base import Blocks, Step, stack_rows, terms_of
 from boc.codecs.frequencies import heaviest
 from boc.codecs.signed import Center
 from boc.types import Modality, QueryCode
-from boc.vectors import FLOAT32, Array, Floats, Ints, unit_rows
+from boc.vectors import FLOAT32, Array, Floats, Int32s, Ints, batches, unit_rows
 
 MOST_TERMS = 1 << 18
 MOST_PER_DOCUMENT = 16
@@ -162,8 +161,7 @@ class Dictionary(Step):
     def transform(self, X: Array) -> sparse.csr_array:
         """Encode documents, X (n, d) -> int32 csr (n, V), with ``z`` terms per row; a zero row has
         no terms."""
-        rows = self._directions(X)
-        blocks = (rows[i : i + ROWS] for i in range(0, len(rows), ROWS))
+        blocks = batches(self._directions(X), ROWS)
         return stack_rows([self._document_terms(block) for block in blocks])
 
     def encode_queries(self, X: Array, modality: Modality) -> sparse.csr_array:
@@ -178,14 +176,13 @@ class Dictionary(Step):
         self._check()
         query_z = round(growth * self.query_z)
         z, cells = self._centroids.within(query_z, max(FEWEST_CELLS, round(CELLS * query_z)))
-        top = 2**self.bits - 1
         return QueryCode(
             mean,
             self._centroids.arrays,
             z,
             cells,
             self.temperature,
-            top,
+            2**self.bits - 1,
         )
 
     def _directions(self, X: Array) -> Floats:
@@ -273,7 +270,7 @@ def query_terms(code: QueryCode, X: Floats) -> sparse.csr_array:
 
 def _term_rows(
     rows: Floats,
-    frequencies: NDArray[np.int32],
+    frequencies: Int32s,
     numbers: Ints,
     n_terms: int,
 ) -> sparse.csr_array:
@@ -289,7 +286,7 @@ def quantized(
     weights: Floats,
     top: int,
     temperature: float = 0,
-) -> NDArray[np.int32]:
+) -> Int32s:
     """Return ``weights`` (n, z) times ``top``, rounded to integers from 1 to ``top``, with halves
     rounded to even.
 

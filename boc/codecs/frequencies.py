@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.codecs.base import SparseStep, as_rows, frequencies, one_row, stack_rows
 from boc.types import Modality, TermMatrix
+from boc.vectors import Array, Int32s
 
 BLOCK = 4096  # rows processed at a time, to keep temporary arrays small
 
 
-def largest(X: NDArray[Any], z: int) -> NDArray[np.int32]:
+def largest(X: Array, z: int) -> Int32s:
     """Return the columns (n, z), ascending, of the largest entries in each row of ``X`` (n, d).
     Ties go to the lower column."""
     n, width = X.shape

@@ -112,10 +112,9 @@ class LateInteraction(ConceptStep):
             crowd=CROWD,
         )
         largest = np.concatenate(list(self._largest(labelled("image"))))
-        share = 1 - self.density / 100
         thresholds = np.quantile(
             largest,
-            share,
+            1 - self.density / 100,
             axis=0,
             method="lower",
         )

@@ -14,18 +14,19 @@ per modality and kind replaces centring, since w . (r - m) equals w . r minus a 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.codecs.base import BookTerms, ConceptStep, reduce_sets, stack_rows, take_codebook
 from boc.codecs.frequencies import keep_block
 from boc.types import MODALITIES, Embeddings, Modality, Ragged
-from boc.vectors import Floats, unit_rows
+from boc.vectors import Bytes, Floats, unit_rows
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from boc.clustering.codebook import Codebook
 
 CELLS = 1 << 22  # products computed at a time
@@ -70,7 +71,7 @@ class LearnedTerms(BookTerms, ConceptStep):
     outputs = "directions_"
     directions_: Floats
     thresholds_: Floats
-    term_labels_: NDArray[np.uint8]
+    term_labels_: Bytes
 
     @classmethod
     def from_codebook(cls, codebook: Codebook, **budgets: int) -> Self:
@@ -107,9 +108,8 @@ class LearnedTerms(BookTerms, ConceptStep):
         X = self._sets(X)
         thresholds = self.thresholds_[MODALITIES.index(modality)]
         p = len(self.directions_)
-        blocks = X.blocks(max(1, CELLS // p))
         parts = []
-        for block in blocks:
+        for block in X.blocks(max(1, CELLS // p)):
             largest = largest_products(block, self.directions_, thresholds)
             parts.append(keep_block(np.log1p(np.where(largest > LEAST, largest, 0)), min(z, p)))
         return stack_rows(parts, p)

@@ -103,10 +103,10 @@ class Kind:
     rules: Mapping[str, Rule]
 
 
-NUMBERS: dict[str, Rule] = {"z": Whole(), "query_z": Whole()}
-TERMS: dict[str, Rule] = {"terms": Whole(1, 2**18)}
-BOOK: dict[str, Rule] = {"codebook": File()}
-PLAIN: dict[str, Rule] = {"plain": OneOf({"true": True, "false": False})}
+NUMBERS = {"z": Whole(), "query_z": Whole()}
+TERMS = {"terms": Whole(1, 2**18)}
+BOOK = {"codebook": File()}
+PLAIN = {"plain": OneOf({"true": True, "false": False})}
 SIMILARITY = OneOf({"inverse": "inverse", "deviation": "deviation"})
 AGGREGATE = OneOf({"sum": "sum", "max": "max"})
 CODES = {
@@ -242,10 +242,9 @@ class Code:
 
         book = Codebook.load(Path(self.codebook).expanduser())
         if book.kind != kind:
-            known = {"words": "the vectors of words", "learned": "learned terms"}
-            contents = known.get(book.kind, "concepts")
+            kinds = {"words": "the vectors of words", "learned": "learned terms"}
             raise BocError(
-                f"code {self}: the codebook contains {contents}",
+                f"code {self}: the codebook contains {kinds.get(book.kind, 'concepts')}",
                 make,
             )
         return book
@@ -276,32 +275,24 @@ class Code:
 
         if self.name == "late":
             return SurrogateCodec([LateInteraction(self.terms or 1024, self.density)])
-        z = self.z
-        query_z = self.query_z
+        budgets = {"z": self.z, "query_z": self.query_z}
         if self.reads_codebook:
             book = codebook or self.load_codebook()
             assert book is not None
             if self.name in (*WORD_CODES, *LEARNED_CODES):
-                return book_code(
-                    book,
-                    self.name,
-                    z=z,
-                    query_z=query_z,
-                )
+                return book_code(book, self.name, **budgets)
             return concept_code(
                 book,
                 self.name,
-                z=z,
-                query_z=query_z,
+                **budgets,
                 similarity=self.similarity,
                 aggregate=self.aggregate,
             )
         if self.name != "dictionary":
-            z, query_z = self.budgets(dim)
+            budgets = dict(zip(BUDGETS, self.budgets(dim), strict=True))
         return global_code(
             self.name,
-            z=z,
-            query_z=query_z,
+            **budgets,
             plain=self.plain,
             bits=self.bits,
             terms=self.terms,

@@ -15,7 +15,7 @@ import numpy as np
 
 from boc.codecs.base import Blocks, Step, labels_of
 from boc.types import Modality
-from boc.vectors import Array, Doubles, Floats, mean_of
+from boc.vectors import Array, Doubles, Floats, batches, mean_of
 
 # largest squared distance from the mean caused by rounding, as a share of its squared length
 ALIKE = 1e-6
@@ -95,8 +95,7 @@ class Center(Step):
         """Centre X (n, d) -> float32 (n, d). Rows of a modality that ``fit`` did not see are
         centred by the mean of the means."""
         X = self._validate(X, reset=False)
-        centred: Floats = X.astype(np.float32, copy=False) - self.mean(modality)
-        return centred
+        return X.astype(np.float32, copy=False) - self.mean(modality)
 
     def encode_documents(self, X: Any, modality: Modality) -> Any:
         return self.transform(X, modality)
@@ -110,8 +109,8 @@ def _differ(rows: Array, mean: Doubles) -> bool:
     """Return whether any row differs from the mean."""
     least = ALIKE * np.square(mean).sum()
     # The first block usually decides.
-    for start in range(0, len(rows), BLOCK):
-        squares = np.square(rows[start : start + BLOCK] - mean).sum(axis=1)
+    for block in batches(rows, BLOCK):
+        squares = np.square(block - mean).sum(axis=1)
         if squares.max() > least:
             return True
     return False
@@ -152,8 +151,7 @@ class RandomRotation(Step):
     def transform(self, X: Array) -> Floats:
         """Rotate X (n, d) -> float32 (n, d)."""
         X = self._validate(X, reset=False)
-        rotated: Floats = X.astype(np.float32, copy=False) @ self.rotation_
-        return rotated
+        return X.astype(np.float32, copy=False) @ self.rotation_
 
 
 class CReLU(Step):

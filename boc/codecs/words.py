@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from boc.codecs.base import Blocks, BookTerms, take_codebook
@@ -23,7 +22,7 @@ from boc.codecs.frequencies import keep_block
 from boc.codecs.signed import Center
 from boc.labels import unpack_labels
 from boc.types import Modality
-from boc.vectors import Floats, unit_rows
+from boc.vectors import Array, Bytes, Floats, unit_rows
 
 LEAST = 1e-3  # smallest dot product that counts
 
@@ -69,7 +68,7 @@ class WordTerms(BookTerms, Center):
 
     vocabulary_: Any
     origin_: Any
-    term_labels_: NDArray[np.uint8]
+    term_labels_: Bytes
     learned = (
         "labels_",
         "means_",
@@ -112,7 +111,7 @@ class WordTerms(BookTerms, Center):
 
     def transform(
         self,
-        X: NDArray[Any],
+        X: Array,
         modality: str | None = None,
     ) -> sparse.csr_array:
         """Encode documents, X (n, d) -> float32 csr (n, p), with at most ``z`` values per row, all

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc.errors import BocError
 from boc.topk import topk_of_blocks
@@ -76,7 +75,7 @@ def mean_of_folds(figures: Sequence[F]) -> F:
 
 
 def ranks(
-    scores: NDArray[np.floating[Any]],
+    scores: Floats,
     queries: Ints,
     items: Ints,
 ) -> Ints:
@@ -134,8 +133,7 @@ def evaluate_ndcg(
     for pictures, sentences in folds(owners, scores.shape[1], fold):
         part = scores[sentences, pictures]
         grades = relevance[sentences, pictures]
-        to_image = ndcg(part, grades)
-        sides.append(mean_ndcg(to_image, ndcg(part.T, grades.T)))
+        sides.append(mean_ndcg(ndcg(part, grades), ndcg(part.T, grades.T)))
     return mean_of_folds(sides)
 
 

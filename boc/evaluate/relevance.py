@@ -6,15 +6,14 @@ each picture. The files published with TERN and TERAN have no header; rows follo
 sentences, and missing cells are -1.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boc.errors import BocError
+from boc.progress import Tick
 from boc.vectors import Doubles, Floats, Ints
 
 BETA = 1.2
@@ -34,7 +33,7 @@ def rouge_l_matrix(
     owners: Ints,
     *,
     block: int = PICTURES,
-    tick: Callable[[int], object] = lambda done: None,
+    tick: Tick = lambda done: None,
 ) -> Floats:
     """Compute ROUGE-L between each sentence and all sentences of each picture, float32 (n_texts,
     n_pictures).

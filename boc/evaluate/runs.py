@@ -29,6 +29,7 @@ from boc.evaluate.trec import write_qrels, write_run
 from boc.inputs.features import FeatureFile
 from boc.names import Metric
 from boc.plan import MEASURED
+from boc.progress import Tick
 from boc.rerank import check_metric
 from boc.rerank.alignment import alignments
 from boc.search.options import SearchOptions
@@ -110,7 +111,7 @@ class Gallery:
         metric: str = "dot",
         *,
         block: int = BLOCK,
-        tick: Callable[[int], object] = lambda done: None,
+        tick: Tick = lambda done: None,
     ) -> Floats:
         """Compute scores (n_texts, n_images) by ``metric``; scores of several files are averaged.
 
@@ -176,7 +177,7 @@ class Gallery:
         self,
         path: Path | None = None,
         *,
-        tick: Callable[[int], object] = lambda done: None,
+        tick: Tick = lambda done: None,
     ) -> Floats:
         """Return the relevance (n_texts, n_images): by ROUGE-L, or from the file ``path``.
 
@@ -235,7 +236,7 @@ def evaluate_index(
     rerank: Metric | None = None,
     *,
     relevance: Floats | None = None,
-    tick: Callable[[int], object] = lambda done: None,
+    tick: Tick = lambda done: None,
 ) -> Evaluation:
     """Compute the recalls of searches in an index that contains the items of ``path``.
 

@@ -5,8 +5,6 @@ relevance``. Blanks and percent signs in ids are escaped as in URLs, because bla
 columns.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -16,8 +14,6 @@ import numpy as np
 
 from boc.atomic_files import replacing
 from boc.outputs import HEAD, check_output
-
-COLUMNS = {"run": 6, "qrels": 4}
 
 
 def write_run(
@@ -41,7 +37,7 @@ def write_run(
 
 def check_run(path: Path) -> None:
     """Raise BocError if writing a run to ``path`` would replace another kind of file."""
-    check_output(path, lambda path: _is_like(path, "run"))
+    check_output(path, lambda path: _has_columns(path, 6))
 
 
 def write_qrels(
@@ -50,7 +46,7 @@ def write_qrels(
 ) -> None:
     """Write the ids of the right items for each query. Raises BocError if ``path`` contains
     anything other than qrels."""
-    check_output(path, lambda path: _is_like(path, "qrels"))
+    check_output(path, lambda path: _has_columns(path, 4))
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         for query, ids in right:
             file.writelines(f"{_plain(query)} 0 {_plain(key)} 1\n" for key in ids)
@@ -60,7 +56,7 @@ def _plain(key: str) -> str:
     return re.sub(r"[\s%]", lambda match: quote(match[0]), key)
 
 
-def _is_like(path: Path, kind: str) -> bool:
-    """Return whether the columns of a file's first line are of this kind."""
+def _has_columns(path: Path, count: int) -> bool:
+    """Return whether a file's first line has this number of columns."""
     with path.open("rb") as file:
-        return len(file.readline(HEAD).split()) == COLUMNS[kind]
+        return len(file.readline(HEAD).split()) == count

@@ -23,7 +23,7 @@ from boc.manage.load import check_same_encoder
 from boc.plugins import Engine
 from boc.rerank.storage import LARGEST, round_trip
 from boc.types import MODALITIES, Embeddings, Hit, Item, Modality, Ragged, SearchRequest, TermMatrix
-from boc.vectors import Ints
+from boc.vectors import Ints, batches
 
 PAIRS = 1000
 PER_QUERY = 50  # items paired with each query
@@ -308,8 +308,7 @@ class _FrequencySource:
         rows = []
         for modality in MODALITIES:
             of = [row for row, item in enumerate(items) if item.modality == modality]
-            for start in range(0, len(of), BATCH):
-                some = of[start : start + BATCH]
+            for some in batches(of, BATCH):
                 batch = [items[row] for row in some]
                 # One item is read twice, because a product with one row is rounded differently.
                 if len(batch) == 1:

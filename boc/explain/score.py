@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import zip_longest
+from itertools import starmap, zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from boc.plugins import find_item
 from boc.rerank.dot import dot
 from boc.search.options import check_sentence
 from boc.search.searcher import Searcher
-from boc.types import MODALITIES, OFFSET_PARTS, Embeddings, ImageRef, Item, Ragged, TermMatrix
+from boc.types import MODALITIES, OFFSET_PARTS, Embeddings, ImageRef, Item, Ragged
 from boc.vectors import Array, Doubles, Floats, Ints, unit_rows
 
 LABELLED = 10
@@ -213,17 +213,32 @@ def explain_item(
     becomes ``missing``.
     """
     code = searcher.codec.encode_queries(embeddings)
-    matches = _matches(code, searcher.index.terms([item.id], code.indices.tolist()))
+    terms = searcher.index.terms([item.id], code.indices.tolist())
+    shared, a, b = np.intersect1d(
+        code.indices,
+        terms.indices,
+        assume_unique=True,
+        return_indices=True,
+    )
+    entries = zip(shared.tolist(), code.data[a].tolist(), terms.data[b].tolist(), strict=True)
+    # The largest product comes first; ties go to the lower term.
+    matches = sorted(starmap(Match, entries), key=lambda match: (-match.product, match.term))
     matches[:labelled] = [replace(match, label=labels[match.term]) for match in matches[:labelled]]
-    explanation = Explanation(query, item, matches, _parts(embeddings))
+    vector = embeddings.vectors[0]
     stored = searcher.index.vectors([item.id]).astype(np.float32)
-    by_vectors = round(float(dot(embeddings.vectors[0], stored)[0]), 6)
-    explanation = replace(explanation, by_vectors=by_vectors)
+    offset = None
     if searcher.index.manifest.identity.has_offsets:
         # This component contains the offset of an item, and the offset weight of a query.
         place = MODALITIES.index(item.modality) - len(OFFSET_PARTS)
-        offset = round(float(embeddings.vectors[0, place] * stored[0, place]), 4)
-        explanation = replace(explanation, offset=offset)
+        offset = round(float(vector[place] * stored[0, place]), 4)
+    explanation = Explanation(
+        query,
+        item,
+        matches,
+        _parts(embeddings),
+        offset=offset,
+        by_vectors=round(float(dot(vector, stored)[0]), 6),
+    )
     try:
         encoded = encode(item)
     except ImageError as error:
@@ -232,24 +247,9 @@ def explain_item(
     missing = ""
     if explanation.query_parts is None or item_parts is None:
         missing = "no regions or words: the encoder returns only vectors, or found no parts"
-    terms = [match.term for match in matches]
-    part_shares = _part_shares(searcher.codec, encoded, item_parts, terms)
+    numbers = [match.term for match in matches]
+    part_shares = _part_shares(searcher.codec, encoded, item_parts, numbers)
     return replace(explanation, item_parts=item_parts, part_shares=part_shares, missing=missing)
-
-
-def _matches(query: TermMatrix, item: TermMatrix) -> list[Match]:
-    """Return the terms shared by two rows, largest product first; ties go to the lower term."""
-    shared, a, b = np.intersect1d(
-        query.indices,
-        item.indices,
-        assume_unique=True,
-        return_indices=True,
-    )
-    matches = [
-        Match(int(term), int(f), int(g))
-        for term, f, g in zip(shared, query.data[a], item.data[b], strict=True)
-    ]
-    return sorted(matches, key=lambda match: (-match.product, match.term))
 
 
 def _parts(embeddings: Embeddings) -> ConceptParts | None:
@@ -291,30 +291,29 @@ def _part_shares(
     return part_shares / np.where(sums > 0, sums, 1)
 
 
-class TermLabels:
+class TermLabels(dict[int, Label]):
     """Term labels, from ``term_labels_`` of a codec step, or otherwise from the index.
 
     A label is made on first use, and cached.
     """
 
     def __init__(self, searcher: Searcher) -> None:
+        super().__init__()
         codec = searcher.codec
         self._index_labels = IndexLabels(searcher.index, codec.n_terms)
         self._stored: dict[int, Label] = {}
-        self._cache: dict[int, Label] = {}
         for step in codec.steps:
             packed = getattr(step, "term_labels_", None)
             if packed is not None:
                 self._stored.update(enumerate(unpack_labels(packed)))
 
-    def __getitem__(self, term: int) -> Label:
-        if term not in self._cache:
-            label = self._stored.get(term, Label())
-            if not label.words or not label.examples:
-                other = self._index_labels[term]
-                label = Label(label.words or other.words, label.examples or other.examples)
-            self._cache[term] = label
-        return self._cache[term]
+    def __missing__(self, term: int) -> Label:
+        label = self._stored.get(term, Label())
+        if not label.words or not label.examples:
+            other = self._index_labels[term]
+            label = Label(label.words or other.words, label.examples or other.examples)
+        self[term] = label
+        return label
 
 
 def _max_per_name(rows: Floats, parts: ConceptParts) -> Floats:

@@ -6,8 +6,6 @@ Models are stored in ``$BOC_MODELS``, or by default in ``boc/models`` in ``$XDG_
 record of the origin of its files.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,8 +1,6 @@
 """Download models from the Hugging Face hub, or from another server with the same protocol
 (``HF_ENDPOINT``)."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

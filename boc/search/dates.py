@@ -18,6 +18,8 @@ def read_date(text: str) -> str:
     >>> read_date("1.5.2024"), read_date("01/05/2024"), read_date("May 2024")
     ('2024-05-01', '2024-05-01|2024-01-05', '2024-05')
     """
+    if not re.search(r"\d{4}", text):
+        return ""
     parts = " ".join(_SPACE.sub(" ", text).split())
     values = {}
     for form in _FORMS if "." in text else (*_FORMS, "m d Y"):

@@ -73,7 +73,7 @@ def read_published(path: Path) -> dict[str, Any]:
     ):
         # Unusual files cause warnings and errors.
         warnings.simplefilter("ignore")
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     states = isinstance(content, dict) and content.get("model")
     if not isinstance(states, (list, tuple)):
         states = [states]
@@ -85,8 +85,7 @@ def read_published(path: Path) -> dict[str, Any]:
                 f"{path}: not a published checkpoint (its entry 'model' must contain tensors by "
                 "name)",
             )
-    checkpoint: dict[str, Any] = content
-    return checkpoint
+    return content
 
 
 def kind_of(checkpoint: Mapping[str, Any]) -> str:

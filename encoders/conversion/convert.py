@@ -14,7 +14,7 @@ from boc.plugins import RegionSource
 from ..networks import text_towers
 from ..networks.base import Network
 from ..networks.foreign import reading_model
-from ..networks.tokens import Vocabulary, WordPieces
+from ..networks.tokens import Tokens, Vocabulary, WordPieces
 from ..runtime.model_folder import check_model_folder, create_folder, save_weights
 from . import checkpoints
 from .vsrn_checkpoints import check_vocabulary, read_vocabulary, vsrn_from_published
@@ -63,7 +63,7 @@ def convert(
             f"checkpoint needs {network.config.region_dim}; name its training features, for "
             "example files:DIR",
         )
-    words: Vocabulary | WordPieces
+    words: Tokens
     if kind == "vsrn":
         listed = read_vocabulary(tokens)
         check_vocabulary(listed, network, tokens)
@@ -90,8 +90,11 @@ def convert(
             (folder / note).unlink(missing_ok=True)
         save_weights(folder, network.state_dict())
         create_folder(folder, kind, network, words, source)
-    parameters = sum(parameter.numel() for parameter in network.parameters())
-    return Conversion(kind, asdict(network.config), parameters)
+    return Conversion(
+        kind,
+        asdict(network.config),
+        sum(parameter.numel() for parameter in network.parameters()),
+    )
 
 
 def from_published(checkpoint: Mapping[str, Any]) -> tuple[str, Network]:

@@ -1,8 +1,6 @@
 """TERAN, the Transformer Encoder Reasoning and Alignment Network (Messina et al., ACM TOMM
 2021)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

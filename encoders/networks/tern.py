@@ -3,8 +3,6 @@
 Module names follow the published checkpoints, so that their tensors load by name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
 from boc.errors import EncoderError
-from boc.labels import stop_words
+from boc.labels import ranked, stop_words
 
 from .foreign import quiet_transformers, reading_model
 from .layers import padding_mask
@@ -80,7 +80,7 @@ class Recurrent(nn.Module):
     ) -> None:
         super().__init__()
         self.embed = nn.Embedding(vocabulary, width)
-        network: Any = {"gru": nn.GRU, "lstm": nn.LSTM}[cell]
+        network: Any = getattr(nn, cell.upper())
         self.rnn = network(width, hidden, batch_first=True, bidirectional=True)
         self.width = 2 * hidden
 
@@ -312,8 +312,8 @@ def learn_tokenizer(captions: Iterable[str]) -> Tokenizer:
         *SPECIALS,
         *letters,
         *(f"##{letter}" for letter in letters),
-        *_frequent(endings, 200),
-        *(word for word in _frequent(counts, 4000) if counts[word] > 1),
+        *ranked(endings)[:200],
+        *(word for word in ranked(counts)[:4000] if counts[word] > 1),
     ]
     return word_pieces({piece: number for number, piece in enumerate(dict.fromkeys(pieces))})
 
@@ -325,7 +325,3 @@ def word_pieces(vocabulary: dict[str, int]) -> Tokenizer:
     ends = (("[SEP]", vocabulary["[SEP]"]), ("[CLS]", vocabulary["[CLS]"]))
     tokenizer.post_processor = processors.BertProcessing(*ends)
     return tokenizer
-
-
-def _frequent(counts: Counter[str], most: int) -> list[str]:
-    return sorted(counts, key=lambda piece: (-counts[piece], piece))[:most]

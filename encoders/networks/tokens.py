@@ -9,13 +9,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from tokenizers import Tokenizer
 
 from boc.atomic_files import open_whole
 from boc.errors import EncoderError, needing
 from boc.foreign import parse_json
+from boc.labels import ranked
 
 SPECIALS = ("<pad>", "<start>", "<end>", "<unk>")
 # Largest number of ids per text, if the network has no limit.
@@ -78,15 +79,17 @@ class Vocabulary:
         """Learn the words that occur at least ``min_count`` times in captions, most frequent first,
         with ties in alphabetical order."""
         counts = Counter(token for caption in captions for token in tokenize(caption))
-        frequent = (word for word, count in counts.items() if count >= min_count)
-        return cls([*SPECIALS, *sorted(frequent, key=lambda word: (-counts[word], word))])
+        frequent = (word for word in ranked(counts) if counts[word] >= min_count)
+        return cls([*SPECIALS, *frequent])
 
     @property
     def size(self) -> int:
+        """Return the number of different ids."""
         return len(self.words)
 
     @property
     def vocabulary(self) -> frozenset[str]:
+        """Return the words that have their own id."""
         return frozenset(self.words[len(SPECIALS) :])
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
@@ -106,27 +109,6 @@ class Vocabulary:
         """Return JSON for ``read_tokens``."""
         content = {"kind": "words", "words": self.words, "limit": self.limit}
         return json.dumps(content, ensure_ascii=False)
-
-
-class Tokens(Protocol):
-    """Tokenizer. Special ids come first and last, and 0 is padding."""
-
-    @property
-    def size(self) -> int:
-        """Return the number of different ids."""
-
-    @property
-    def vocabulary(self) -> frozenset[str]:
-        """Return the words that have their own id."""
-
-    def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each text, truncated to the tower's limit."""
-
-    def strings(self, ids: Sequence[Sequence[int]]) -> list[list[str]]:
-        """Return the ids' tokens as readable strings."""
-
-    def dump(self) -> str:
-        """Serialise the tokenizer to JSON, from which ``read_tokens`` restores it."""
 
 
 class WordPieces:
@@ -153,6 +135,10 @@ class WordPieces:
 
     def dump(self) -> str:
         return self._tokenizer.to_str()
+
+
+Tokens: TypeAlias = Vocabulary | WordPieces
+"""Tokenizer. Special ids come first and last, and 0 is padding."""
 
 
 def read_tokens(path: Path, text: Mapping[str, Any]) -> Tokens:

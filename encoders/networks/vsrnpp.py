@@ -5,8 +5,6 @@ The authors published no code. ``VsrnPlusPlusConfig`` documents the choices that
 open.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

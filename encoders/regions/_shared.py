@@ -1,8 +1,6 @@
 """Functions shared by region sources, for spec parameters (``NAME?top=36&threshold=0.2``) and for
 cell boxes."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from typing import TypeVar
 
@@ -10,7 +8,7 @@ import numpy as np
 
 from boc.errors import EncoderError
 from boc.foreign import typed
-from boc.vectors import Floats
+from boc.vectors import Doubles, Floats
 
 T = TypeVar("T")
 
@@ -49,9 +47,10 @@ def write_spec(kind: str, name: str, options: object) -> str:
     return f"{kind}:{name}" + ("?" + "&".join(said) if said else "")
 
 
-def cell_boxes(rows: int, columns: int) -> Floats:
-    """Return the boxes, float32 (rows * columns, 4), of a grid's cells over the picture, row by
-    row."""
+def cell_boxes(rows: int, columns: int, span: int = 1) -> Floats:
+    """Return the boxes, float32 (rows * columns, 4), of a grid over the picture, row by row. A box
+    is ``span`` steps of the grid wide and high, so that boxes overlap if ``span`` is above 1."""
     y, x = np.mgrid[0:rows, 0:columns].reshape(2, -1)
-    edges = np.stack([x / columns, y / rows, (x + 1) / columns, (y + 1) / rows], axis=1)
+    steps = np.array([columns, rows, columns, rows]) + span - 1
+    edges: Doubles = np.stack([x, y, x + span, y + span], axis=1) / steps
     return edges.astype(np.float32)

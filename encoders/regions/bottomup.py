@@ -9,7 +9,6 @@ All sizes are read from the tensors.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from torch.nn import functional
 from torchvision.ops import batched_nms, clip_boxes_to_image, nms, roi_pool
 from torchvision.transforms.functional import pil_to_tensor
 
-from boc.atomic_files import sha256
+from boc.atomic_files import sha256, text_sha256
 from boc.errors import EncoderError
 from boc.inputs.images import read_image
 from boc.types import Identity, ImageRef, Regions
@@ -84,7 +83,7 @@ class BottomUpRegions:
         decides = f"bottomup {sha256(path)} {options.top} {options.threshold} 0.3"
         self.identity = Identity(
             write_spec("bottomup", str(path.resolve()), options),
-            hashlib.sha256(decides.encode()).hexdigest(),
+            text_sha256(decides),
             self._network.width,
         )
 
@@ -145,10 +144,9 @@ def confidence(boxes: Tensor, probabilities: Tensor, overlap: float) -> Tensor:
     remaining ``probabilities`` (n, classes), or 0."""
     count, classes = probabilities.shape
     # Every box occurs once per class, (classes * n, 4), together with the class number.
-    repeated = boxes.repeat(classes, 1)
     numbers = torch.arange(classes, device=boxes.device).repeat_interleave(count)
     rows = batched_nms(
-        repeated,
+        boxes.repeat(classes, 1),
         probabilities.T.reshape(-1),
         numbers,
         overlap,
@@ -284,11 +282,7 @@ class Detector(nn.Module):
         steps = self._part(f"{head}.anchor_deltas", hidden)[0]
         steps = steps.permute(1, 2, 0).reshape(-1, 4)
         cells = self.get_parameter("proposal_generator.anchor_generator.cell_anchors.0")
-        anchors = anchors_of(
-            cells,
-            maps.shape[2],
-            maps.shape[3],
-        )
+        anchors = anchors_of(cells, *maps.shape[2:])
         boxes = clip_boxes_to_image(move_boxes(anchors, steps), size)
         # Of 6,000 proposals, at most 300 that do not overlap a better one are kept.
         order = scores.argsort(descending=True, stable=True)[:6000]

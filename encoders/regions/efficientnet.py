@@ -26,15 +26,13 @@ def load(argument: str, network: Path | None = None) -> MapRegions:
     if name not in SIDES:
         raise EncoderError(f"efficientnet:{name}: unknown network; known: {', '.join(SIDES)}")
     if network is not None:
-        return MapRegions(read_network(network), "efficientnet", name, options)
-    from . import lite
+        exported = read_network(network)
+    else:
+        from . import lite
 
-    path = _weights(name)
-    exported = lite.export(
-        lite.read_network(name, path),
-        SIDES[name],
-        {WEIGHTS: sha256(path)},
-    )
+        path = _weights(name)
+        made = lite.read_network(name, path)
+        exported = lite.export(made, SIDES[name], {WEIGHTS: sha256(path)})
     return MapRegions(exported, "efficientnet", name, options)
 
 

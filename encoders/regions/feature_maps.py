@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Meta
 from PIL.Image import Resampling
 
-from boc.atomic_files import replacing
+from boc.atomic_files import replacing, text_sha256
 from boc.errors import EncoderError, check_system
 from boc.inputs.images import read_image
 from boc.types import Identity, ImageRef, Regions
@@ -86,7 +86,7 @@ class MapRegions:
         self._made_of = network, kind, name, options
         self._session = open_session(network, threads)
         spec = write_spec(kind, name, options)
-        self._crops = crop_boxes(options.crops)
+        self._crops = cell_boxes(options.crops, options.crops, 2)
         self._side, dim, rows, columns = self._sizes(spec)
         down = options.cells or rows
         across = options.cells or columns
@@ -105,7 +105,7 @@ class MapRegions:
         )
         self.identity = Identity(
             spec,
-            hashlib.sha256(decides.encode()).hexdigest(),
+            text_sha256(decides),
             dim,
         )
 
@@ -159,14 +159,6 @@ class MapRegions:
             raise EncoderError(f"{spec}: reads {takes} and gives {gives}; {FORM}")
         _, dim, rows, columns = made.shape
         return int(inputs[0].shape[-1]), dim, rows, columns
-
-
-def crop_boxes(side: int) -> Floats:
-    """Return boxes float32 (side * side, 4) of overlapping parts, row by row. Each part is 2 /
-    (side + 1) wide and high, and shares half of its area with the next part."""
-    y, x = np.mgrid[0:side, 0:side].reshape(2, -1)
-    edges = np.stack([x, y, x + 2, y + 2], axis=1) / (side + 1)
-    return edges.clip(0, 1).astype(np.float32)
 
 
 def _averages(size: int, count: int) -> Floats:

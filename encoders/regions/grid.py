@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import numpy as np
 from PIL import Image
 
+from boc.atomic_files import text_sha256
 from boc.errors import EncoderError
 from boc.inputs.images import read_image
 from boc.types import Identity, ImageRef, Regions
@@ -44,10 +43,9 @@ class GridRegions:
     """
 
     def __init__(self) -> None:
-        described = f"grid {LEVELS} {PARTS} {PIXELS} {ORIENTATIONS}"
         self.identity = Identity(
             "grid",
-            hashlib.sha256(described.encode()).hexdigest(),
+            text_sha256(f"grid {LEVELS} {PARTS} {PIXELS} {ORIENTATIONS}"),
             DIM,
         )
         self._boxes = np.concatenate([cell_boxes(side, side) for side in LEVELS])

@@ -13,14 +13,13 @@ so the box of every region is the whole picture.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from boc.atomic_files import open_whole
+from boc.atomic_files import open_whole, text_sha256
 from boc.errors import EncoderError, ImageError, SourceError
 from boc.foreign import DAMAGE, PACKED, read_archive, read_json, read_npy
 from boc.inputs.images import image_size
@@ -104,9 +103,8 @@ class FileRegions:
             self._places = karpathy_places(Path(index))
             listing += "".join(f"\n{name} {place}" for name, place in self._places.items())
             options = PrecomputedOptions(str(Path(index).resolve()))
-        digest = hashlib.sha256(listing.encode()).hexdigest()
         spec = write_spec("files", str(folder.resolve()), options)
-        self.identity = Identity(spec, digest, int(width))
+        self.identity = Identity(spec, text_sha256(listing), int(width))
 
     def __call__(self, image: ImageRef) -> Regions:
         path = self._file(PurePosixPath(image.id))
@@ -179,10 +177,9 @@ class ScanRegions:
         except SourceError as error:
             raise EncoderError(str(error)) from error
         listing = "\n".join(f"{path.name} {path.stat().st_size}" for path in arrays)
-        digest = hashlib.sha256(listing.encode()).hexdigest()
         width = np.load(arrays[0], mmap_mode="r", allow_pickle=False).shape[-1]
         self._folder = folder.resolve()
-        self.identity = Identity(f"scan:{self._folder}", digest, int(width))
+        self.identity = Identity(f"scan:{self._folder}", text_sha256(listing), int(width))
 
     def __call__(self, image: ImageRef) -> Regions:
         name, _, row = image.path.name.rpartition("#")

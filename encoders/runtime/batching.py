@@ -10,6 +10,7 @@ from torch.backends import cudnn
 
 from boc.errors import EncoderError
 from boc.types import Ragged, Runtime
+from boc.vectors import batches
 
 from .dual_encoder import Encoded
 
@@ -49,8 +50,7 @@ def in_batches(
         torch.autocast(device, PRECISIONS[runtime.precision], enabled=rounded),
         cudnn.flags(enabled=cudnn.enabled, benchmark=cudnn.benchmark, allow_tf32=rounded),
     ):
-        for start in range(0, len(order), runtime.batch):
-            places = order[start : start + runtime.batch]
+        for places in batches(order, runtime.batch):
             try:
                 batch, rows = encode([inputs[i] for i in places])
             except RuntimeError as error:

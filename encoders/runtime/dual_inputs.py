@@ -1,20 +1,17 @@
 """Prepare the inputs of dual encoders, pictures as pixels and sentences as ids, without torch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 from tokenizers import Encoding, Tokenizer
 
 from boc.errors import ImageError
 from boc.inputs.images import read_image
 from boc.types import ImageRef
-from boc.vectors import Array
+from boc.vectors import Array, Floats
 
 from ..networks.tokens import whole_words
 
@@ -64,7 +61,7 @@ class PixelForm:
     image_mean: Sequence[float]
     image_std: Sequence[float]
 
-    def __call__(self, picture: Image.Image, **_: Any) -> dict[str, list[NDArray[np.float32]]]:
+    def __call__(self, picture: Image.Image, **_: Any) -> dict[str, list[Floats]]:
         """Return the pixels (3, height, width) of an RGB picture, in the form of a processor's
         result."""
         if self.do_resize:

@@ -110,14 +110,13 @@ class DualNetwork:
         if full:
             steps = [normalizers.Lowercase(), backend.normalizer]
             backend.normalizer = normalizers.Sequence([each for each in steps if each is not None])
-        left = full and tokenizer.padding_side == "left"
         # A text has at most 512 ids, unless the tokenizer or the network sets a lower limit.
         return TextForm(
             backend,
             min(512, tokenizer.model_max_length, config.max_position_embeddings),
             tokenizer.pad_token_id or 0,
             full,
-            left,
+            full and tokenizer.padding_side == "left",
         )
 
 
@@ -130,32 +129,27 @@ def read_model(
     again = f"get it again, or take one of {WORKS}"
     unusable = f"{name}: no dual encoder that can be used"
     with quiet_transformers(), reading_model(lambda reason: f"{unusable} ({reason}); {again}"):
-        return DualNetwork(*_transformers(name, folder), runtime)
-
-
-def _transformers(name: str, folder: Path) -> tuple[Any, Any, Any]:
-    """Return the network, the tokenizer and the image processor in a transformers folder."""
-    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    kind: Any = MODEL_MAPPING.get(type(config), None)
-    if not (hasattr(kind, "get_image_features") and hasattr(kind, "get_text_features")):
-        raise EncoderError(
-            f"{name}: a model of type {config.model_type!r} does not encode pictures and texts "
-            f"separately; take one of {WORKS}",
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        kind: Any = MODEL_MAPPING.get(type(config), None)
+        if not (hasattr(kind, "get_image_features") and hasattr(kind, "get_text_features")):
+            raise EncoderError(
+                f"{name}: a model of type {config.model_type!r} does not encode pictures and texts "
+                f"separately; take one of {WORKS}",
+            )
+        model, info = kind.from_pretrained(
+            folder,
+            config=config,
+            local_files_only=True,
+            output_loading_info=True,
         )
-    model, info = kind.from_pretrained(
-        folder,
-        config=config,
-        local_files_only=True,
-        output_loading_info=True,
-    )
-    absent = sorted(info["missing_keys"])
-    if absent:
-        raise ValueError(f"{len(absent)} weights are missing, such as {absent[0]}")
-    tokenizer = AutoTokenizer.from_pretrained(
-        folder,
-        local_files_only=True,
-        trust_remote_code=False,
-    )
-    # Pillow resizes as the models' authors did; torchvision differs slightly.
-    processor = AutoImageProcessor.from_pretrained(folder, local_files_only=True, backend="pil")
-    return model, tokenizer, processor
+        absent = sorted(info["missing_keys"])
+        if absent:
+            raise ValueError(f"{len(absent)} weights are missing, such as {absent[0]}")
+        tokenizer = AutoTokenizer.from_pretrained(
+            folder,
+            local_files_only=True,
+            trust_remote_code=False,
+        )
+        # Pillow resizes as the models' authors did; torchvision differs slightly.
+        processor = AutoImageProcessor.from_pretrained(folder, local_files_only=True, backend="pil")
+        return DualNetwork(model, tokenizer, processor, runtime)

@@ -25,13 +25,12 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc.atomic_files import replacing
 from boc.foreign import read_archive
 from boc.rerank.storage import restore_rows, store_rows
 from boc.types import MODALITIES, OFFSET_PARTS, Modality, Ragged
-from boc.vectors import Doubles, Floats
+from boc.vectors import Bytes, Doubles, Floats
 
 MORE = len(OFFSET_PARTS)  # number of offset components
 SHARE = 0.02  # share of the bank's highest scores averaged in an offset
@@ -48,8 +47,8 @@ class HubBank:
     three standard deviations.
     """
 
-    texts: NDArray[np.uint8]
-    images: NDArray[np.uint8]
+    texts: Bytes
+    images: Bytes
     strengths: Doubles
     means: Doubles
     limit: Doubles

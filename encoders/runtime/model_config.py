@@ -1,13 +1,10 @@
 """Read the configuration and digest of a model folder, without torch."""
 
-from __future__ import annotations
-
-import hashlib
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from boc.atomic_files import sha256
+from boc.atomic_files import sha256, text_sha256
 from boc.errors import EncoderError, check_system
 from boc.foreign import read_json, typed
 from boc.models import KINDS
@@ -40,8 +37,7 @@ def folder_digest(folder: Path) -> str:
 
 def hub_digest(digest: str, folder: Path) -> str:
     """Derive the digest of an encoder whose vectors include offsets from its network's digest."""
-    joint = hashlib.sha256(f"{digest} {sha256(folder / HUBS)}".encode())
-    return f"{OFFSETS}{joint.hexdigest()}"
+    return OFFSETS + text_sha256(f"{digest} {sha256(folder / HUBS)}")
 
 
 def parts(folder: Path) -> ModelFiles:

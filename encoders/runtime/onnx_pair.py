@@ -5,8 +5,6 @@ transformers or open_clip, and of sentences. The network itself declares the nam
 of its inputs, and the names of its outputs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace

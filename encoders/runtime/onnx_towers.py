@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boc.errors import EncoderError
 from boc.types import Ragged, Regions
-from boc.vectors import Array, Floats
+from boc.vectors import Array, Floats, batches
 
 from ..networks.foreign import reading_model
 from .dual_encoder import Encoded
@@ -73,8 +72,7 @@ class OnnxSessions:
         for place, length in enumerate(lengths):
             by_length.setdefault(length, []).append(place)
         for same in by_length.values():
-            for start in range(0, len(same), self.batch):
-                places = same[start : start + self.batch]
+            for places in batches(same, self.batch):
                 vectors[places], *outputs = self._run(session, inputs(places))
                 for place, *own in zip(places, *outputs, strict=True):
                     sets[place] = rows(place, *own)
@@ -124,7 +122,7 @@ class OnnxTowers(OnnxSessions):
         def rows(
             place: int,
             own: Floats,
-            mask: NDArray[np.bool_],
+            mask: Array,
         ) -> Floats:
             if places is None:
                 chosen[place] = np.flatnonzero(mask).tolist()

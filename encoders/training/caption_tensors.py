@@ -9,7 +9,7 @@ from scipy import sparse
 from torch import Tensor
 
 from boc.types import Item
-from boc.vectors import Ints
+from boc.vectors import Ints, batches
 
 from ..networks.base import Encodings, Network
 from ..networks.text_towers import opposite_ids, pad, stop_ids
@@ -63,8 +63,7 @@ class CaptionTensors:
         lengths = [len(row) for row in rows]
         order = sorted(range(len(rows)), key=lambda i: lengths[i])
         chunks = []
-        for start in range(0, len(order), 64):
-            places = order[start : start + 64]
+        for places in batches(order, 64):
             ids, counts = (each.to(device) for each in pad([rows[i] for i in places]))
             encoded = network.texts(ids, counts)
             chunks.append(Chunk(places, encoded, network.word_mask(ids, counts)))
@@ -82,8 +81,7 @@ class CaptionTensors:
         network.eval()
         means = {}
         order = sorted(set(map(int, numbers)), key=lambda i: len(self.ids[i]))
-        for start in range(0, len(order), BATCH):
-            part = order[start : start + BATCH]
+        for part in batches(order, BATCH):
             ids, lengths = pad([self.ids[i] for i in part])
             with torch.autocast(device, dtype=torch.bfloat16, enabled=fast_bfloat16(device)):
                 rows = network.txt_enc(ids.to(device), lengths.to(device)).cpu()

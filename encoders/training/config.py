@@ -1,7 +1,5 @@
 """Define the settings of a training run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,9 +21,8 @@ class TrainConfig:
     """Settings of a training run."""
 
     epochs: int = 30  # largest number of passes over the pictures
-    objective: str = (
-        "matching"  # parts joined by +: matching, alignment, generation (see objectives.py)
-    )
+    # parts joined by +: matching, alignment, generation (see objectives.py)
+    objective: str = "matching"
     # alignment score computed from the cosines of regions and words (see networks/alignment.py)
     pooling: str = "mrsw"
     # whether to weight parts by learned uncertainties (Kendall et al., CVPR 2018; TERAN)
@@ -34,15 +31,13 @@ class TrainConfig:
     loss: str = "hinge"
     temperature: float = 0.05  # divisor of the matching scores in contrast
     alignment_temperature: float = 0.1  # divisor of the alignment scores in contrast
-    fragments: float = (
-        0.0  # probability that a run of words replaces its caption (see fragments.py)
-    )
+    # probability that a run of words replaces its caption (see fragments.py)
+    fragments: float = 0.0
     # weight of the loss that separates a caption from its copy with left and right exchanged
     opposites: float = 0.0
     margin: float = 0.2  # margin of the triplet loss for dot products, which are cosines
-    alignment_margin: float = (
-        0.2  # margin for alignments, which are sums of cosines over words or regions
-    )
+    # margin for alignments, which are sums of cosines over words or regions
+    alignment_margin: float = 0.2
     # hardest negatives per pair at the start, and after an exponential decay (published: 1, 1)
     negatives_first: int = 100
     negatives_last: int = 1
@@ -64,9 +59,8 @@ class TrainConfig:
     weight_decay: float = 1e-4  # decoupled weight decay (AdamW); 0 means Adam
     clip: float = 2.0  # largest norm of a gradient
     region_keep: float = 1.0  # probability that a region stays in a training batch
-    feature_keep: float = (
-        1.0  # probability that a component of a region feature stays in a training batch
-    )
+    # probability that a component of a region feature stays in a training batch
+    feature_keep: float = 1.0
     warm_start: bool = True  # start from the closed-form solution (see warmstart.py)
     # strength of averaging at a warm start: 8 for global vectors, small values for alignment
     averaging: float = 8.0

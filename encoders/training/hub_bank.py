@@ -4,8 +4,6 @@ The bank's captions and pictures come from the training set; its strengths maxim
 held-out pictures. If the bank does not raise recall, the model is saved without one.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from boc.evaluate.metrics import evaluate_recall

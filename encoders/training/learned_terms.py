@@ -24,9 +24,9 @@ from boc.clustering.make_codebook import check_files, sources_of
 from boc.codecs.learned import item_rows, largest_products
 from boc.errors import FeatureFileError
 from boc.inputs.features import FeatureFile
-from boc.labels import CAPTIONS, WORDS, Label, content_words, distinctive, pack_labels
+from boc.labels import CAPTIONS, Label, content_words, pack_labels, typical_words
 from boc.types import MODALITIES, Modality, Ragged
-from boc.vectors import Floats, Ints
+from boc.vectors import Floats, Ints, batches
 
 from .losses import contrast
 
@@ -242,14 +242,13 @@ def _labels(
     numbers = np.sort(np.random.default_rng(SEED).permutation(len(captions))[:20_000])
     parts = [
         largest_products(
-            captions.take(numbers[start : start + 512].tolist()),
+            captions.take(part.tolist()),
             directions,
             thresholds,
         )
-        for start in range(0, len(numbers), 512)
+        for part in batches(numbers, 512)
     ]
     for best in np.concatenate(parts).T:
         which = np.argsort(-best, kind="stable")[:CAPTIONS]
         typical = [words[row] for row in numbers[which[best[which] > 0]].tolist()]
-        counts = Counter(word for caption in typical for word in sorted(caption))
-        yield Label(tuple(distinctive(counts, len(typical), background, len(words))[:WORDS]))
+        yield Label(typical_words(typical, background, len(words)))

@@ -51,6 +51,8 @@ class Objective(nn.Module):
                 f"{config.objective!r}",
             )
         one_of("pooling", config.pooling, POOLINGS)
+        # Validation ranks by global vectors if they are trained.
+        self.ranking = "matching" if "matching" in self.parts else "alignment"
         self._margins = network.region_margins
         if config.uncertainty:
             self.log_variances = nn.Parameter(torch.zeros(len(self.parts)))
@@ -153,14 +155,6 @@ class Objective(nn.Module):
                 pooling = self.config.pooling
                 columns.append(pool_cosines(regions, region_mask, words, chunk.mask, pooling))
         return in_order(chunks, columns)
-
-    @property
-    def ranking(self) -> str:
-        """Return the part that ranks at validation, which is ``matching`` if global vectors are
-        trained."""
-        if "matching" in self.parts:
-            return "matching"
-        return "alignment"
 
 
 class _CaptionGeneration(nn.Module):

@@ -8,41 +8,42 @@ epoch is one pass over the pictures with one caption each; five such epochs are 
 authors' code.
 """
 
-SMALL = {
-    "kind": "tern",
-    "text": "small",
-    "text_layers": "2",
+FROM_SCRATCH = {
     "text_lr": "1",
     "visual_width": "256",
-    "visual_layers": "1",
     "joint_width": "256",
-    "feedforward": "512",
     "region_power": "0.5",
-    "epochs": "7",
     "batch_size": "64",
     "captions_per_picture": "2",
     "lr": "1e-3",
+    "dropout": "0",
+    "held_out": "200",
+}
+
+SMALL = {
+    **FROM_SCRATCH,
+    "kind": "tern",
+    "text": "small",
+    "text_layers": "2",
+    "visual_layers": "1",
+    "feedforward": "512",
+    "epochs": "7",
     "warmup": "40",
     "negatives_first": "60",
     "negatives_last": "6",
-    "dropout": "0",
-    "held_out": "200",
 }
 
 # Words and regions are matched individually, so that "red" and "rocket" are found in the same
 # region. I-CLS is also trained, for the first stage of a search. The network is small enough to
 # train from scratch in four minutes on one core.
 SCENES = {
+    **FROM_SCRATCH,
     "kind": "teran",
     "text": "small-gru",
     "text_layers": "1",
-    "text_lr": "1",
-    "visual_width": "256",
     "visual_layers": "0",
-    "joint_width": "256",
     "joint_layers": "0",
     "feedforward": "256",
-    "region_power": "0.5",
     "vector": "gathered",
     "scaled": "1",
     "box_weight": "8",
@@ -55,17 +56,25 @@ SCENES = {
     "fragments": "0.5",
     "opposites": "0.5",
     "warm_start": "0",
-    "dropout": "0",
     "epochs": "24",
-    "batch_size": "64",
-    "captions_per_picture": "2",
-    "lr": "1e-3",
     "warmup": "50",
-    "held_out": "200",
     "keep": "last",
 }
 
+ON_PHOTOS = {
+    "region_power": "0.5",
+    "loss": "contrast",
+    "temperature": "0.05",
+    "batch_size": "128",
+    "captions_per_picture": "2",
+    "region_keep": "0.7",
+    "feature_keep": "0.8",
+    "weight_decay": "0.05",
+    "held_out": "500",
+}
+
 PHOTOS = {
+    **ON_PHOTOS,
     "kind": "tern",
     "text": "minilm",
     "text_layers": "6",
@@ -74,25 +83,17 @@ PHOTOS = {
     "visual_layers": "1",
     "joint_width": "384",
     "feedforward": "512",
-    "region_power": "0.5",
     "residual": "1",
-    "loss": "contrast",
-    "temperature": "0.05",
     "epochs": "4",
-    "batch_size": "128",
-    "captions_per_picture": "2",
     "lr": "4e-4",
     "warmup": "40",
-    "region_keep": "0.7",
-    "feature_keep": "0.8",
-    "weight_decay": "0.05",
-    "held_out": "500",
 }
 
 # mrsw sums over words, so the temperature is higher; rows must stay different.
 ALIGNED = {**PHOTOS, "averaging": "1", "alignment_temperature": "0.5"}
 
 VSRN_PHOTOS = {
+    **ON_PHOTOS,
     "kind": "vsrn",
     "text": "minilm-words",
     "text_layers": "1",
@@ -102,18 +103,9 @@ VSRN_PHOTOS = {
     "generation_weight": "0.01",
     "width": "384",
     "norm_axis": "row",
-    "region_power": "0.5",
     "epochs": "8",
-    "batch_size": "128",
-    "captions_per_picture": "2",
     "lr": "3e-4",
     "warmup": "80",
-    "loss": "contrast",
-    "temperature": "0.05",
-    "region_keep": "0.7",
-    "feature_keep": "0.8",
-    "weight_decay": "0.05",
-    "held_out": "500",
 }
 
 PUBLISHED = {

@@ -199,11 +199,8 @@ class Training:
                 f"{regions} was made by another region source than {source.identity.spec}",
             )
         pairs, captions = read_pairs(regions, ids)
-        tower = text_towers.load_tower(
-            recipe.text,
-            recipe.text_layers,
-            [caption.content for caption in captions],
-        )
+        texts = [caption.content for caption in captions]
+        tower = text_towers.load_tower(recipe.text, recipe.text_layers, texts)
         text = tower.text
         if not recipe.sizes.get("stop_words", True):
             text = {**text, "stop_ids": text_towers.stop_ids(tower.tokens)}
@@ -229,7 +226,7 @@ class Training:
             held_out,
         )
         create_folder(folder, recipe.kind, network, tower.tokens, source)
-        write_counts(folder, [caption.content for caption in captions])
+        write_counts(folder, texts)
         write_text(folder / "training.json", json.dumps(run, indent=1, sort_keys=True))
 
     def run(self) -> Iterator[TrainingProgress]:

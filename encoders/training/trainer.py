@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -26,6 +25,7 @@ from boc.errors import EncoderError
 from boc.evaluate.metrics import Ndcg, Recalls, evaluate_ndcg, evaluate_recall
 from boc.evaluate.relevance import rouge_l_matrix
 from boc.foreign import parse_json
+from boc.vectors import Floats, Ints, batches
 
 from ..networks.base import Encodings, Network, signed_power
 from ..runtime.device import fast_bfloat16
@@ -90,9 +90,10 @@ class Trainer:
         held_out: CaptionPairs | None = None,
     ) -> None:
         self.folder = folder
+        self._state_path = folder / "training" / "state.safetensors"
         self.config = config
         self.device = device
-        self.mixed = bool(config.mixed) and fast_bfloat16(device)
+        self.mixed = config.mixed and fast_bfloat16(device)
         self.network = network.to(device)
         self.objective = Objective(config, network, captions, mixed=self.mixed).to(device)
         self.regions = regions
@@ -126,7 +127,7 @@ class Trainer:
         # The buffers are statistics of batch normalisation.
         self.buffers = dict(whole.named_buffers())
         self.average = self._copy()
-        self._relevance: NDArray[np.float32] | None = None
+        self._relevance: Floats | None = None
         if config.choose != "recall":
             numbers = np.concatenate(held_out.captions)
             texts = [captions.texts[number] for number in numbers]
@@ -150,8 +151,8 @@ class Trainer:
         while not self.state.over(config, self.steps):
             epoch, done = divmod(self.state.step, self.steps_per_epoch)
             rng = np.random.default_rng((config.seed, epoch))
-            batches = self.train.batches(config.batch_size, config.captions_per_picture, rng)
-            for number, batch in enumerate(batches):
+            drawn = self.train.batches(config.batch_size, config.captions_per_picture, rng)
+            for number, batch in enumerate(drawn):
                 if number < done:
                     continue
                 # On a CPU, gradients of fused attention are several times slower for small sets.
@@ -172,10 +173,6 @@ class Trainer:
                 self._loss,
                 recalls,
             )
-
-    @property
-    def _state_path(self) -> Path:
-        return self.folder / "training" / "state.safetensors"
 
     def _save(self) -> None:
         """Save the state that a run needs to continue to one safetensors file, replacing it
@@ -382,9 +379,9 @@ class Trainer:
     @torch.inference_mode()
     def vectors(
         self,
-        pictures: NDArray[np.int64],
-        numbers: NDArray[np.int64],
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        pictures: Ints,
+        numbers: Ints,
+    ) -> tuple[Floats, Floats]:
         """Compute the vectors of pictures, and of captions by number."""
         images = [encoded.vectors for encoded, _ in self._images(pictures)]
         chunks = self.captions.encode(self.network, numbers, self.device)
@@ -392,12 +389,11 @@ class Trainer:
         one, other = (each.float().cpu().numpy() for each in (torch.cat(images), texts))
         return one, other
 
-    def _images(self, pictures: NDArray[np.int64]) -> Iterator[tuple[Encodings, Tensor]]:
+    def _images(self, pictures: Ints) -> Iterator[tuple[Encodings, Tensor]]:
         """Yield batches of encoded pictures, with the region rows of their sets."""
         network = self.network.eval()
-        for start in range(0, len(pictures), EVAL_BATCH):
-            inputs = self.regions(pictures[start : start + EVAL_BATCH])
-            features, boxes, lengths = (each.to(self.device) for each in inputs)
+        for batch in batches(pictures, EVAL_BATCH):
+            features, boxes, lengths = (each.to(self.device) for each in self.regions(batch))
             images = network.images(features, boxes, lengths)
             yield images, network.region_mask(lengths, images.sets.shape[1])
 
@@ -415,7 +411,7 @@ class Trainer:
         return choose_bank(bank_texts, bank_images, texts, images, held_out.owners)
 
     @torch.inference_mode()
-    def scores(self) -> NDArray[np.float32]:
+    def scores(self) -> Floats:
         """Compute the ranking scores (captions, pictures) of the held-out pictures and all their
         captions."""
         objective = self.objective.eval()

@@ -149,8 +149,8 @@ def _start_tern(
     last.weight[:rank] = 0
     last.weight[unit, unit] = 1
     last.weight[unit, half + unit] = -1
-    eye = torch.eye(config.visual_width)
-    identity = Projection(torch.zeros(config.visual_width), eye[:, :rank])
+    width = config.visual_width
+    identity = Projection(torch.zeros(width), torch.eye(width, rank))
     _project(network.img_proj.weight, network.img_proj.bias, identity)
     _project(network.cap_proj.weight, network.cap_proj.bias, texts)
     layers: Any = network.img_enc.transformer_encoder.layers
@@ -183,7 +183,7 @@ def _start_vsrn(network: Vsrn, regions: Tensor, words: Tensor) -> None:
     linear = 0.4
     if network.img_enc.img_rnn is not None:
         # The inputs are unit vectors. States decay over twice the usual number of regions.
-        identity = Projection(torch.zeros(width), torch.eye(width)[:, :rank])
+        identity = Projection(torch.zeros(width), torch.eye(width, rank))
         _accumulate(network.img_enc.img_rnn, identity, 100, linear * rank**0.5)
     if network.txt_rnn is not None:
         # States decay over twice the usual number of words.

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from boc.errors import BackendError
 from boc.manifest import Manifest
 from boc.types import Item, TermMatrix
+from boc.vectors import batches
 
 from .address import Address
 from .aliases import (
@@ -50,7 +51,7 @@ from .engine import ServerEngine
 from .force_merge import refresh
 from .requests import ALL, ATTACHED, OBJECT, WINDOW, code_body, documents, object_mapping
 from .score_check import lack_of
-from .searches import SCAN, batches, scan
+from .searches import SCAN, scan
 from .term_fields import STRATEGIES
 from .transport import Json, RefusedError, Transport
 from .writer import counts, put_arrays

@@ -19,8 +19,8 @@ from itertools import accumulate, takewhile
 import orjson
 
 from boc.errors import BackendError, note
+from boc.vectors import batches
 
-from .searches import batches
 from .transport import (
     AWAY,
     Json,

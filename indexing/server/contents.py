@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from boc.errors import BackendError
 from boc.manifest import Manifest
 from boc.types import Item, Modality, StoredConcepts, TermMatrix
+from boc.vectors import batches
 
 from .._validate import no_concepts
 from . import requests
 from .aliases import WITH_CODE, Generation
 from .binary import from_base64
-from .searches import PAGE, Searches, batches, scan, stored_arrays
+from .searches import PAGE, Searches, scan, stored_arrays
 from .term_fields import SAFE
 from .transport import Json, RefusedError, Transport
 

@@ -12,12 +12,12 @@ from boc.plan import SERVER, Plan, Statistics, make_plan, nearest
 from boc.rerank.alignment import alignment_scores
 from boc.rerank.dot import ids_and_scores, reorder
 from boc.types import Filter, Hit, Item, Modality, Rescore, SearchRequest, Stages, TermMatrix
+from boc.vectors import batches
 
 from .._validate import check_conditions, check_request
 from . import requests
 from .aliases import Generation
 from .contents import BATCH, Contents
-from .searches import batches
 from .term_fields import EXACT, ClauseBudget
 from .transport import Json, RefusedError, Transport
 

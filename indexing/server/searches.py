@@ -5,13 +5,14 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import sleep
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
 from boc.errors import BackendError
+from boc.vectors import batches
 
 from .binary import from_base64
 from .requests import WINDOW, Layout, dumps
@@ -26,7 +27,6 @@ GONE = AWAY | {"search_context_missing_exception"}
 PAUSES = (0.0, 0.2, 1.0)
 """Seconds before a search is repeated after such an error, since the cluster needs a moment to
 switch to another copy."""
-Value = TypeVar("Value")
 SEARCH = "_search?allow_partial_search_results=false"
 """With this option, the request fails if a shard does not respond, instead of leaving a gap in the
 hits."""
@@ -117,12 +117,6 @@ class Searches:
                 f"{self.target} at {self.transport.label} is now another index; open it again",
             )
         return answer
-
-
-def batches(values: Sequence[Value], size: int) -> Iterator[Sequence[Value]]:
-    """Yield consecutive parts of a sequence, each of at most ``size`` values."""
-    for start in range(0, len(values), size):
-        yield values[start : start + size]
 
 
 def _page(answer: Json) -> tuple[list[Json], int]:

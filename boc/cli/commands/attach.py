@@ -90,10 +90,10 @@ def command(
             progress=progress,
         )
     if report is None:
-        click.echo("Nothing was changed.", err=True)
+        options.tell("Nothing was changed.")
         raise SystemExit(1)
     if as_json:
-        click.echo(json.dumps(asdict(report), ensure_ascii=False))
+        options.print_json(asdict(report))
     else:
         click.echo(
             f"{name}: {report.documents} documents have codes ({report.written} new, "
@@ -104,6 +104,6 @@ def command(
         ("removed or replaced by another program meanwhile, so repeat the command:", report.lost),
     ):
         if ids:
-            click.echo(f"{message} {options.plain(', '.join(ids))}", err=True)
+            options.tell(f"{message} {', '.join(ids)}")
     if report.without or report.lost:
         raise SystemExit(1)

@@ -11,13 +11,7 @@ from boc.names import CODEBOOKS
 
 @click.command("build-codebook")
 @click.argument("features", type=options.PATH, nargs=-1, required=True)
-@click.option(
-    "-o",
-    "--output",
-    type=options.PATH,
-    required=True,
-    help="Codebook file to write (.npz).",
-)
+@options.output("Codebook file to write (.npz).")
 @click.option(
     "--clusters",
     type=click.IntRange(1),
@@ -55,23 +49,24 @@ def command(
     from boc.inputs.features import FeatureFile
     from boc.outputs import begins, check_output
 
-    def tell(stage: str) -> None:
-        click.echo(stage, err=True)
-
     check_output(output, begins(*codebook.BEGINS), *features)
     with ExitStack() as stack:
         files = [stack.enter_context(FeatureFile(path)) for path in features]
         if kind == "words":
-            made = make_codebook.vocabulary(files, clusters or 1000, tell=tell)
+            made = make_codebook.vocabulary(files, clusters or 1000, tell=options.tell)
         elif kind == "learned":
-            made = plugins.tool("learned_terms").learned_terms(files, clusters or 1000, tell=tell)
+            made = plugins.tool("learned_terms").learned_terms(
+                files,
+                clusters or 1000,
+                tell=options.tell,
+            )
         else:
             size = clusters or make_codebook.default_clusters(files)
             if kind is None:
-                made = make_codebook.shared_codebook(files, size, tell=tell)
+                made = make_codebook.shared_codebook(files, size, tell=options.tell)
             else:
-                made = make_codebook.cluster(files, size, space=kind, tell=tell)
-            tell("labelling")
+                made = make_codebook.cluster(files, size, space=kind, tell=options.tell)
+            options.tell("labelling")
             made = make_codebook.add_labels(made, files)
     made.save(output)
     named = {"words": "words", "learned": "terms"}.get(

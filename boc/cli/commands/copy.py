@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 @click.option("--to", help="Backend address of the copy, or FILE.zip [default: backend of NAME].")
 @click.option(
     "--code",
-    type=options.CodeType(),
+    type=options.code_of,
+    metavar="CODE",
     help="Code for the copy, applied to the stored vectors [default: copy the terms].",
 )
 @click.option(

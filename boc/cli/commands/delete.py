@@ -1,7 +1,5 @@
 """Define the command boc delete."""
 
-from __future__ import annotations
-
 import click
 
 from boc.cli import options
@@ -39,6 +37,6 @@ def command(name: str, ids: tuple[str, ...], everything: bool, at: str) -> None:
     report = delete_items(name, keys, at=at)
     click.echo(f"{name}: {options.amount(report.deleted, 'item')} deleted")
     for key in report.unknown:
-        click.echo(f"no item {options.plain(key)} in {name}", err=True)
+        options.tell(f"no item {key} in {name}")
     if not report.deleted:
         raise SystemExit(1)

@@ -1,9 +1,5 @@
 """Define the command boc duplicates."""
 
-from __future__ import annotations
-
-import json
-
 import click
 
 from boc.cli import options
@@ -45,7 +41,7 @@ def command(name: str, threshold: float | None, as_json: bool, at: str) -> None:
             }
             for group in groups
         ]
-        click.echo(json.dumps(records, ensure_ascii=False))
+        options.print_json(records)
         return
     for group in groups:
         click.echo(options.plain(group.item.id))
@@ -53,4 +49,4 @@ def command(name: str, threshold: float | None, as_json: bool, at: str) -> None:
             score = "equal" if one.exact else f"{one.score:.4f}"
             click.echo(f"    {score}  {options.plain(one.item.id)}")
     count = sum(len(group.duplicates) for group in groups)
-    click.echo(f"{name}: {len(groups)} groups with {count} duplicates", err=True)
+    options.tell(f"{name}: {len(groups)} groups with {count} duplicates")

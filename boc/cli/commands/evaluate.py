@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -14,11 +13,9 @@ from boc.cli import options
 from boc.names import METRICS, Metric
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from boc.evaluate.metrics import Ndcg, Recalls
     from boc.evaluate.runs import Gallery
+    from boc.vectors import Floats
 
 
 @click.command("evaluate")
@@ -114,7 +111,7 @@ def command(
     if runs is not None:
         gallery.write_runs(runs, name, at, rm=rm, score=score)
     if as_json:
-        click.echo(json.dumps(tables))
+        options.print_json(tables)
         return
     for head, table in zip(heads, tables.values(), strict=True):
         click.echo(head)
@@ -132,7 +129,7 @@ def measure_features(
     gallery: Gallery,
     score: str,
     fold: int,
-    relevance: NDArray[np.float32] | None,
+    relevance: Floats | None,
 ) -> Iterator[tuple[str, str, Recalls, Ndcg | None]]:
     """Yield the label, heading and figures of each protocol. NDCG is None without a relevance
     matrix."""
@@ -153,7 +150,7 @@ def measure_index(
     at: str,
     rm: float | None,
     rerank: Metric | None,
-    relevance: NDArray[np.float32] | None,
+    relevance: Floats | None,
 ) -> Iterator[tuple[str, str, Recalls, Ndcg | None]]:
     """Yield the label, heading and figures for searches of an index. If ``rm`` is None and a search
     would compare all vectors, also yield the figures of the code, at the index's budgets and
@@ -169,8 +166,15 @@ def measure_index(
     for label, each in budgets.items():
         with options.bars() as bars:
             tick = bars.ticks("searching", gallery.images + len(gallery.captions))
-            path = gallery.paths[0]
-            report = evaluate_index(path, name, at, each, rerank, relevance=relevance, tick=tick)
+            report = evaluate_index(
+                gallery.paths[0],
+                name,
+                at,
+                each,
+                rerank,
+                relevance=relevance,
+                tick=tick,
+            )
         about = "as a search"
         if each == 1:
             about = "ranked by its terms"

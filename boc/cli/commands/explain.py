@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.command("explain", cls=options.TextCommand)
 @options.name
-@click.argument("text_and_id", type=options.SENTENCE, nargs=-1, required=True, metavar="[TEXT] ID")
+@click.argument("text_and_id", type=options.sentence, nargs=-1, required=True, metavar="[TEXT] ID")
 @click.option(
     "--image",
     type=options.PATH,
@@ -55,23 +54,21 @@ def command(
     from boc.search.searcher import Searcher
 
     searcher = Searcher.open(name, at, encoder=encoder)
-    text = None
-    if image is None:
-        text = text_and_id[0]
+    text = text_and_id[0] if image is None else None
     plan = usual_way(searcher.index)
     explanation = explain(searcher, text_and_id[-1], text, image)
     if as_json:
         said = {"query": explanation.query.content, "content": explanation.item.content}
         said["plan"] = plan
-        click.echo(json.dumps({**said, **explanation.to_dict()}, ensure_ascii=False))
+        options.print_json({**said, **explanation.to_dict()})
     else:
         print_terms(explanation)
         if explanation.by_vectors is not None:
             click.echo(f"vectors  {explanation.by_vectors:.4f}, the score by vectors")
         if plan == "all":
-            click.echo(ALL_COMPARED, err=True)
+            options.tell(ALL_COMPARED)
     if explanation.missing:
-        click.echo(f"terms only: {explanation.missing}", err=True)
+        options.tell(f"terms only: {explanation.missing}")
 
 
 def print_terms(explanation: Explanation) -> None:
@@ -97,8 +94,8 @@ def print_terms(explanation: Explanation) -> None:
     if explanation.matches:
         click.echo(f"score    {explanation.score}")
     else:
-        shown = options.plain(explanation.item.id)
-        click.echo(f"{shown} shares no term with this query: only its vector is near", err=True)
+        id = explanation.item.id
+        options.tell(f"{id} shares no term with this query: only its vector is near")
     if FIELD in explanation.item.fields:
         counts = Counter(str(explanation.item.fields[FIELD]).split())
         words = [f"{options.plain(word)} {count}" for word, count in counts.items()]

@@ -1,7 +1,5 @@
 """Define the command boc extract."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +19,7 @@ SETTINGS = {
 
 @click.command("extract")
 @options.source
-@click.option(
-    "-o",
-    "--output",
-    type=options.PATH,
-    required=True,
-    help="Feature file to write (.h5).",
-)
+@options.output("Feature file to write (.h5).")
 @options.encoder
 @click.option(
     "--regions",
@@ -97,28 +89,22 @@ def command(
     data = open_source(source, ids, images, exclude)
     if shard is not None:
         data = data.part(shard)
-    precision = settings.get("precision", "float32")
-    runtime = Runtime(
-        device,
-        precision,
-        settings.get("batch_size", 64),
-    )
+    batch = settings.pop("batch_size", 64)
+    runtime = Runtime(device, settings.get("precision", "float32"), batch)
     extraction = Extraction(
         data,
         output,
         encoder=plugins.encoder(encoder, device, runtime) if encoder else None,
         regions=plugins.region_source(regions) if regions else None,
-        dtype=settings.get("dtype", "float16"),
-        concepts=settings.get("concepts", True),
-        precision=precision,
-        workers=settings.get("workers"),
-        ocr=settings.get("ocr", False),
+        **{"workers": None, **settings},
     )
     options.show(extraction.steps("extracting"))
     if extraction.speed.images:
         speed = extraction.speed
-        rate = f"{speed.images / speed.seconds:.1f} images per second"
-        click.echo(f"{rate}, {extraction.workers or 'no'} workers", err=True)
+        options.tell(
+            f"{speed.images / speed.seconds:.1f} images per second, "
+            f"{extraction.workers or 'no'} workers",
+        )
     with FeatureFile(output) as file:
         pictures = options.amount(file.count("image"), "picture")
         click.echo(f"{pictures} and {options.amount(file.count('text'), 'caption')} in {output}")

@@ -115,6 +115,7 @@ def command(name: str, sources: tuple[Path, ...], code: Code | None, **keywords:
     texts = [item.content for item in index.find(index.sample(1, "text"))]
     for item in index.find(index.sample(100, "image")):
         texts += values_of(item.fields, "keywords")
-    like = all(map(has_vectors, sources))
-    query = "--like ID" if like else shlex.quote([*texts, "a dog in the snow"][0])
-    click.echo(f"Next: boc search {name}{at} {query}, or boc serve {name}{at} --open", err=True)
+    query = shlex.quote([*texts, "a dog in the snow"][0])
+    if all(map(has_vectors, sources)):
+        query = "--like ID"
+    options.tell(f"Next: boc search {name}{at} {query}, or boc serve {name}{at} --open")

@@ -1,8 +1,5 @@
 """Define the command boc info."""
 
-from __future__ import annotations
-
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,27 +25,25 @@ def command(name: str | None, at: str, as_json: bool) -> None:
     from boc import plugins
     from boc.manage.facts import index_facts
     from boc.plan import ALL_COMPARED
-    from boc.plugins import check_name
 
     backend = plugins.backend(at)
     if name is None:
         about = backend.about()
         names = backend.names()
         if as_json:
-            click.echo(json.dumps({**about, "indexes": names}, ensure_ascii=False))
+            options.print_json({**about, "indexes": names})
         else:
             print_rows({**about, "indexes": ", ".join(names) or "none"})
         return
-    facts = index_facts(backend.open(check_name(name)))
+    facts = index_facts(backend.open(plugins.check_name(name)))
     if as_json:
-        click.echo(json.dumps(facts, ensure_ascii=False))
+        options.print_json(facts)
         return
     counts = facts["items"]
     rounded = ", stored rounded" if facts["rounded"] else ""
     total = max(1, sum(counts.values()))
     fields = [f"{field}:{kind}" for field, kind in facts["fields"].items()]
     way = ALL_COMPARED if facts["plan"] == "all" else f"plan {facts['plan']}"
-    candidates = f"{facts['rm']:g} candidates for each hit; {way}"
     hubs = "not corrected: the encoder has no bank of queries"
     if facts["offsets"]:
         hubs = "corrected by offsets from the bank of the encoder"
@@ -69,7 +64,7 @@ def command(name: str | None, at: str, as_json: bool) -> None:
             "hubs": hubs,
             "concepts": facts["concepts"] or "none",
             "metadata": ", ".join(fields) or "none",
-            "re-rank": f"{facts['rerank']}, {candidates}",
+            "re-rank": f"{facts['rerank']}, {facts['rm']:g} candidates for each hit; {way}",
             "recall": describe_recall(facts["recall"], facts["plan"]),
             "bytes": stored,
             "encoder": facts["encoder"],

@@ -1,6 +1,5 @@
 """Define the command boc model."""
 
-import json
 import sys
 from importlib.util import find_spec
 
@@ -8,7 +7,6 @@ import click
 
 from boc import models
 from boc.cli import options
-from boc.cli.options import plain
 from boc.errors import BocError
 
 name = click.argument("name", metavar="MODEL")
@@ -73,26 +71,23 @@ def get(name: str, revision: str | None, precision: str | None, yes: bool) -> No
         if not other and not models.verify(present):
             click.echo(f"{repository} is already downloaded: {present.folder}")
             if revision is None:
-                click.echo("To ask for a newer one: --revision main", err=True)
+                options.tell("To ask for a newer one: --revision main")
             return
     licence = "not stated; see its page"
     if pinned is not None:
         licence = f"{pinned.licence} (its card says nothing)"
     offer = hub.look(repository, commit or "", digests, precision)
     licence = offer.licence or licence
-    click.echo(plain(f"model     {offer.repository}, revision {offer.revision[:12]}"), err=True)
-    click.echo(f"size      {offer.size / 1e6:.1f} MB in {len(offer.files)} files", err=True)
-    click.echo(plain(f"licence   {licence}"), err=True)
+    options.tell(f"model     {offer.repository}, revision {offer.revision[:12]}")
+    options.tell(f"size      {offer.size / 1e6:.1f} MB in {len(offer.files)} files")
+    options.tell(f"licence   {licence}")
     needed = ("onnxruntime", "tokenizers")
     extra = "search"
     if offer.pair is None:
         needed = ("torch", "transformers")
         extra = "encoders"
     if missing := [package for package in needed if find_spec(package) is None]:
-        click.echo(
-            f"missing   {', '.join(missing)}, to use it: pip install 'boc[{extra}]'",
-            err=True,
-        )
+        options.tell(f"missing   {', '.join(missing)}, to use it: pip install 'boc[{extra}]'")
     if not yes:
         if not (sys.stdin and sys.stdin.isatty()):
             raise BocError(
@@ -121,14 +116,14 @@ def show(as_json: bool) -> None:
             {**{key: getattr(each, key) for key in keys}, "folder": str(each.folder)}
             for each in present
         ]
-        click.echo(json.dumps(records, ensure_ascii=False))
+        options.print_json(records)
         return
     for each in present:
         about = (
-            f"{each.size / 1e6:.0f} MB, {each.licence or 'licence not stated'}, "
+            f"{each.repository}  {each.size / 1e6:.0f} MB, {each.licence or 'licence not stated'}, "
             f"{each.revision[:12]}, {each.folder}"
         )
-        click.echo(plain(f"{each.repository}  {about}"))
+        click.echo(options.plain(about))
     known = {each.repository for each in present}
     for name, entry in models.CATALOGUE.items():
         state = "is there" if entry.repository in known else f"boc model get {name}"

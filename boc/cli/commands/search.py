@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 @click.command("search", cls=options.TextCommand)
 @options.name
-@click.argument("words", type=options.SENTENCE, nargs=-1, metavar="[TEXT]")
+@click.argument("words", type=options.sentence, nargs=-1, metavar="[TEXT]")
 @click.option(
     "--image",
     "images",
@@ -275,8 +274,8 @@ def search_file(
             batch[text] = str(wanted)
     hits_of = {}
     if batch:
-        found = searcher.search_texts(list(batch.values()), search_options)
-        hits_of = dict(zip(batch, found, strict=True))
+        ranked = searcher.search_texts(list(batch.values()), search_options)
+        hits_of = dict(zip(batch, ranked, strict=True))
     for _, text in sentences:
         if text not in hits_of:
             hits_of[text] = searcher.search_query(query_of(text), search_options)
@@ -325,7 +324,7 @@ def print_answers(
                 record["plan"] = plan
             if plan == "all":
                 record["note"] = ALL_COMPARED
-            click.echo(json.dumps(record, ensure_ascii=False))
+            options.print_json(record)
             continue
         if paths:
             print_paths(hits)
@@ -333,22 +332,17 @@ def print_answers(
             if len(answers) > 1:
                 click.echo(options.plain(query))
             for rank, hit in enumerate(hits, 1):
-                print_hit(rank, hit)
+                parts = [f"{rank:3d}", f"{hit.score:7.4f}", options.plain(hit.id)]
+                if hit.item.modality == "text":
+                    parts.append(options.plain(hit.item.content))
+                if hit.duplicates:
+                    parts.append(f"(+{len(hit.duplicates)})")
+                click.echo("  ".join(parts))
         if not hits:
             which = "no item that passes all filters" if search_options.filters else "nothing"
-            click.echo(f"{which} matches this query", err=True)
+            options.tell(f"{which} matches this query")
         for note in hits.notes:
-            click.echo(options.plain(note), err=True)
-
-
-def print_hit(rank: int, hit: Hit) -> None:
-    """Print a hit as one line with its rank, score, id, sentence and duplicates."""
-    parts = [f"{rank:3d}", f"{hit.score:7.4f}", options.plain(hit.id)]
-    if hit.item.modality == "text":
-        parts.append(options.plain(hit.item.content))
-    if hit.duplicates:
-        parts.append(f"(+{len(hit.duplicates)})")
-    click.echo("  ".join(parts))
+            options.tell(note)
 
 
 def print_paths(hits: Sequence[Hit]) -> None:
@@ -376,21 +370,16 @@ def tell_words(searcher: Searcher, text: str) -> None:
 
     with suppress(OSError, ValueError):
         if Path(text).is_file():
-            click.echo(
-                f"{options.plain(text)} was searched as words; by the picture: --image "
-                f"{shlex.quote(text)}",
-                err=True,
+            options.tell(
+                f"{text} was searched as words; by the picture: --image {shlex.quote(text)}",
             )
             return
     if condition := re.search(r"(?<!\S)[^\W\d]\w*:\S+", text):
-        click.echo(
-            f"{condition[0]} was searched as words; a condition is --filter FIELD=VALUE",
-            err=True,
-        )
+        options.tell(f"{condition[0]} was searched as words; a condition is --filter FIELD=VALUE")
         return
     for word, near in Spelling(searcher).unknown(text):
         # If the encoder counts words, the notes already list words without suggestions.
         if near is None and searcher.caption_counts:
             continue
         meant = f"; did you mean {near}?" if near else ""
-        click.echo(f"{word!r} is no word of this index or its encoder{meant}", err=True)
+        options.tell(f"{word!r} is no word of this index or its encoder{meant}")

@@ -1,7 +1,5 @@
 """Define the command boc serve."""
 
-from __future__ import annotations
-
 import gc
 import os
 from pathlib import Path
@@ -85,17 +83,17 @@ def command(
         configure_logging()
         return_memory()
         searcher = Searcher.open(name, at, encoder=encoder)
-        click.echo(f"loading the encoder {searcher.index.manifest.identity.spec}", err=True)
+        options.tell(f"loading the encoder {searcher.index.manifest.identity.spec}")
         searcher.warm()
         # The garbage collector then skips all objects that were loaded before the first request.
         gc.freeze()
         if host not in LOOPBACK and token is None:
             all_may = f"everybody who reaches {host} can search and see these pictures"
-            click.echo(f"note: {all_may}; set BOC_TOKEN to change that", err=True)
+            options.tell(f"note: {all_may}; set BOC_TOKEN to change that")
         if ":" in host:
             host = f"[{host}]"
         address = f"http://{host}:{sock.getsockname()[1]}/"
-        click.echo(f"{name} is at {address}", err=True)
+        options.tell(f"{name} is at {address}")
         if browse:
             if token is not None:
                 address += f"?token={token}"

@@ -90,7 +90,7 @@ def command(
 
     def show(news: SyncReport | BocError) -> None:
         if isinstance(news, BocError):
-            click.echo(f"{name}: {options.one_line(news)}", err=True)
+            options.tell(f"{name}: {options.one_line(news)}")
             return
         _print(name, news)
         options.report(news.failed, 1)
@@ -111,15 +111,13 @@ def _print(name: str, report: SyncReport) -> None:
     state = " is up to date" if report.up_to_date else ""
     click.echo(f"{name}{state}: {', '.join(parts)}")
     if report.away:
-        folders = map(options.plain, list(report.away)[: options.FEW])
-        click.echo(
+        folders = list(report.away)[: options.FEW]
+        options.tell(
             f"folders away: {len(report.away)} (such as {', '.join(folders)}); their pictures are "
             "kept; mount the disk, or remove them with --missing remove",
-            err=True,
         )
     if report.unreadable:
-        click.echo(
+        options.tell(
             f"{len(report.unreadable)} pictures are not in the index, since they have no file or "
-            f"could not be read before (such as {options.plain(report.unreadable[0])})",
-            err=True,
+            f"could not be read before (such as {report.unreadable[0]})",
         )

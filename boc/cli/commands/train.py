@@ -13,12 +13,11 @@ from boc.cli import options
 if TYPE_CHECKING:
     from boc.inputs.sources import Source
     from boc.plugins import RegionSource
-    from encoders.training.trainer import TrainingProgress
 
 
 @click.command("train")
 @options.source
-@click.option("-o", "--output", type=options.PATH, required=True, help="Model folder to write.")
+@options.output("Model folder to write.")
 @click.option(
     "--regions",
     default="grid",
@@ -82,6 +81,8 @@ def command(
     Examples: boc train captions.csv -o models/mine
               boc train all.h5 -o mine --recipe photos --regions efficientnet:lite0 --set epochs=8
     """
+    from tqdm import tqdm
+
     from boc import plugins
     from boc.atomic_files import check_writable, sole_writer
     from boc.inputs.sources import join_sources, open_source, without
@@ -121,7 +122,14 @@ def command(
             with options.bars() as progress:
                 for now in training.run():
                     progress("training", now.step, now.steps)
-                    show_recalls(now)
+                    if now.recalls is not None:
+                        text = now.recalls.text_to_image.r10
+                        image = now.recalls.image_to_text.r10
+                        tqdm.write(
+                            f"epoch {now.epoch + 1}: loss {now.loss:.3f}, R@10 sentence to picture "
+                            f"{text:.1f}, picture to sentence {image:.1f}",
+                            sys.stderr,
+                        )
         options.write_onnx(output)
     best = trainer.best(output)
     for label, recall in (
@@ -148,16 +156,5 @@ def regions_file(data: Source, output: Path, source: RegionSource) -> Path:
         options.show(Extraction(data, path, regions=source, workers=None).steps("cutting regions"))
     with FeatureFile(path) as file:
         for _, reason in file.failures:
-            click.echo(f"left out: {reason}", err=True)
+            options.tell(f"left out: {reason}")
     return path
-
-
-def show_recalls(now: TrainingProgress) -> None:
-    """Print the loss and the recalls of a finished epoch above the progress bar."""
-    from tqdm import tqdm
-
-    if now.recalls is not None:
-        text = now.recalls.text_to_image.r10
-        image = now.recalls.image_to_text.r10
-        recalls = f"R@10 sentence to picture {text:.1f}, picture to sentence {image:.1f}"
-        tqdm.write(f"epoch {now.epoch + 1}: loss {now.loss:.3f}, {recalls}", sys.stderr)

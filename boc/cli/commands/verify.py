@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,16 +47,15 @@ def command(name: str, features: tuple[Path, ...], as_json: bool, at: str) -> No
     """
     from boc import plugins
     from boc.evaluate.verify import verify
-    from boc.plugins import check_name
 
-    report = verify(plugins.backend(at).open(check_name(name)), files=features)
+    report = verify(plugins.backend(at).open(plugins.check_name(name)), files=features)
     if as_json:
         counts = {
             part: {"found": count, "manifest": expected}
             for part, (count, expected) in report.counts.items()
         }
-        click.echo(
-            json.dumps({"name": name, "right": report.right, **asdict(report), "counts": counts}),
+        options.print_json(
+            {"name": name, "right": report.right, **asdict(report), "counts": counts},
         )
     else:
         print_report(name, report)
@@ -78,10 +76,7 @@ def print_report(name: str, report: Verification) -> None:
         if count != expected:
             click.echo(f"{part}  found {count}  manifest {expected}")
     for key in report.rounded:
-        click.echo(
-            f"note: {options.plain(key)} has frequencies one rounding away from its code",
-            err=True,
-        )
+        options.tell(f"note: {key} has frequencies one rounding away from its code")
     image, text, postings = (report.counts[part][0] for part in ("image", "text", "postings"))
     state = "unlike the manifest"
     if all(count == expected for count, expected in report.counts.values()):

@@ -7,27 +7,27 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from boc import build_index
 from boc.errors import SourceError
 from boc.inputs.vector_files import has_vectors, read_vectors
+from boc.vectors import Floats
 
-Write = Callable[[Path, NDArray[np.float32]], object]
+Write = Callable[[Path, Floats], object]
 
 
-def write_fvecs(path: Path, rows: NDArray[np.float32]) -> None:
+def write_fvecs(path: Path, rows: Floats) -> None:
     with path.open("wb") as file:
         for row in rows:
             file.write(np.int32(len(row)).tobytes() + row.tobytes())
 
 
-def write_bin(path: Path, rows: NDArray[np.float32]) -> None:
+def write_bin(path: Path, rows: Floats) -> None:
     kind = np.float32 if path.suffix == ".fbin" else np.uint8
     path.write_bytes(np.array(rows.shape, np.uint32).tobytes() + rows.astype(kind).tobytes())
 
 
-def write_ann(path: Path, rows: NDArray[np.float32], distance: str = "angular") -> None:
+def write_ann(path: Path, rows: Floats, distance: str = "angular") -> None:
     with h5py.File(path, "w") as file:
         file["train"] = rows
         file["test"] = rows[:2]

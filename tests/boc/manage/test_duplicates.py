@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from boc import Searcher, plugins
 from boc.codecs import global_code
@@ -14,13 +13,14 @@ from boc.errors import BocError
 from boc.manage.duplicates import DEPTH, DuplicateGroup, find_duplicates
 from boc.manifest import Manifest
 from boc.types import Embeddings, Identity, Item, Rows
+from boc.vectors import Floats
 from tests.helpers import boc, run
 from tests.oracles import picture, sentence
 
 IDENTITY = Identity("tern:somewhere", "ab" * 32, 16)
 
 
-def build(folder: Path, items: list[Item], vectors: NDArray[np.float32]) -> Searcher:
+def build(folder: Path, items: list[Item], vectors: Floats) -> Searcher:
     """A searcher whose posting lists bring every item that shares a term, since the code keeps all
     terms."""
     codec = global_code("scalar", z=32, query_z=32).fit(
@@ -43,7 +43,7 @@ def build(folder: Path, items: list[Item], vectors: NDArray[np.float32]) -> Sear
     return Searcher.open("photos", at)
 
 
-def crowded(n: int, seed: int) -> NDArray[np.float32]:
+def crowded(n: int, seed: int) -> Floats:
     """Unit vectors (n, 16) around a few centres, some of them equal."""
     rng = np.random.default_rng(seed)
     vectors = rng.standard_normal((6, 16))[
@@ -68,7 +68,7 @@ def crowded(n: int, seed: int) -> NDArray[np.float32]:
     )
 
 
-def slow_groups(vectors: NDArray[np.float32], least: float) -> dict[int, list[int]]:
+def slow_groups(vectors: Floats, least: float) -> dict[int, list[int]]:
     """The rows that go under each kept row, by a loop over all pairs."""
     groups = {}
     taken = set()

@@ -16,7 +16,8 @@ from boc import plugins
 from boc.errors import EncoderError
 from boc.types import ImageRef
 from encoders.regions import efficientnet, lite
-from encoders.regions.feature_maps import MapRegions, crop_boxes
+from encoders.regions._shared import cell_boxes
+from encoders.regions.feature_maps import MapRegions
 
 SEEN = {  # photographs of Flickr8k, and words of the label that says what a person sees in them
     "1332815795_8eea44375e.jpg": "swing",
@@ -167,7 +168,7 @@ def test_features_are_those_of_the_network_in_torch(
     cells = 3 if query else 9
     with Image.open(picture.path) as opened:
         maps = [functional.adaptive_avg_pool2d(one(square(opened, side)), cells)]
-        for box in crop_boxes(2) * [90, 60, 90, 60] if query else []:
+        for box in cell_boxes(2, 2, 2) * [90, 60, 90, 60] if query else []:
             maps.append(
                 one(
                     square(

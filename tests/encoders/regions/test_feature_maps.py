@@ -15,7 +15,8 @@ from boc import plugins
 from boc.errors import EncoderError
 from boc.types import ImageRef
 from boc.vectors import Floats
-from encoders.regions.feature_maps import SPARE, _averages, crop_boxes
+from encoders.regions._shared import cell_boxes
+from encoders.regions.feature_maps import SPARE, _averages
 
 # pixels of the input, and of a cell
 SIDE = 32
@@ -110,7 +111,7 @@ def test_regions_are_cells_and_crops(tmp_path: Path):
     # The resized edge reads pixels beside the crop.
     assert np.allclose(found.features[16:], crops, atol=0.2)
     assert np.allclose(found.boxes[[0, 15]], [[0, 0, 0.25, 0.25], [0.75, 0.75, 1, 1]])
-    assert np.allclose(found.boxes[16:], crop_boxes(2))
+    assert np.allclose(found.boxes[16:], cell_boxes(2, 2, 2))
     assert source.identity.dim == 3
 
 
@@ -152,7 +153,7 @@ def test_averages(
 
 @pytest.mark.parametrize("side", [1, 2, 5])
 def test_crop_boxes(side: int):
-    boxes = crop_boxes(side)
+    boxes = cell_boxes(side, side, 2)
     assert boxes.shape == (side * side, 4)
     assert np.allclose(boxes[:, 2:] - boxes[:, :2], 2 / (side + 1))
     assert boxes[:, :2].min() == 0
