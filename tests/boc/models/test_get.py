@@ -360,9 +360,9 @@ def test_index_without_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     failed = boc("index photos", draw_pictures(tmp_path / "pictures", 2))
     assert failed.exit_code == 1
     assert (
-        "get one: boc model get clip, then repeat the command with --encoder clip" in failed.stderr
+        "get an encoder with boc model get clip, then try again with --encoder clip" in failed.stderr
     )
-    with pytest.raises(EncoderError, match="boc model get someone/else, then repeat"):
+    with pytest.raises(EncoderError, match="boc model get someone/else, then try again"):
         plugins.encoder("clip:someone/else")
     with pytest.raises(EncoderError, match="or one of clip, siglip2, multilingual"):
         plugins.encoder("klip")
