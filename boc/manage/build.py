@@ -214,8 +214,7 @@ def build_index(
         elif backend.exists(name) and not replace:
             raise BocError(
                 f"{at} already has an index {name!r} with other items",
-                "rebuild it with <--replace>, add these items with <boc add>, or choose another "
-                "name",
+                "rebuild it with <--replace>, add these items with <boc add>, or use another name",
             )
         else:
             for done in load_index(file, at, name, learned, manifest, table, part=shard):

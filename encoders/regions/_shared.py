@@ -50,8 +50,8 @@ def write_spec(kind: str, name: str, options: object) -> str:
 
 
 def cell_boxes(rows: int, columns: int) -> Floats:
-    """Return the boxes, float32 (rows * columns, 4), of a grid's cells over the picture, row by
-    row."""
+    """Return the boxes of the cells in a grid over the picture, row by row, float32 (rows *
+    columns, 4)."""
     y, x = np.mgrid[0:rows, 0:columns].reshape(2, -1)
     edges = np.stack([x / columns, y / rows, (x + 1) / columns, (y + 1) / rows], axis=1)
     return edges.astype(np.float32)

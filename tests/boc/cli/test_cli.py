@@ -311,7 +311,10 @@ def test_another_code_needs_replace(home: Path):
     )
     refused = boc(*again)
     assert refused.exit_code == 1
-    assert "already has an index 'photos' with other items; rebuild it with --replace" in refused.stderr
+    assert (
+        "already has an index 'photos' with other items; rebuild it with --replace"
+        in refused.stderr
+    )
     assert files(home / "index") == before
     assert run(*again, "--replace").stdout == "photos: 40 pictures and 80 captions\n"
     told = json.loads(run(f"info photos {at(home)} --json").stdout)
