@@ -39,7 +39,7 @@ class ClipEncoder(DualEncoder):
 
 
 def load(argument: str, runtime: Runtime) -> ClipEncoder:
-    """Load a dual encoder from a folder, or by name from the models of ``boc model get`` or the
+    """Load a dual encoder from a folder, or by name from the downloads of ``boc model get`` or the
     Hugging Face cache.
 
     The function never downloads files. Weights are read from safetensors files, or from torch files

@@ -114,9 +114,9 @@ def load_index(
     ``code`` is a fitted codec. For a copy of an index, ``code`` contains the arrays of the code
     instead, and the stored terms and concept sets are used unchanged. Yields the number of items
     done, including items from an earlier load that was killed. The index is published when the
-    iterator is exhausted. ``metadata`` must match ``manifest``. With a ``part`` such as ``I/N``,
-    this process is one of N processes and loads every N-th batch, and the last process to finish
-    publishes the index.
+    iterator is exhausted. ``metadata`` must match ``manifest``. With ``part`` (``I/N``), this
+    process is one of N processes and loads every N-th batch; the last process to finish publishes
+    the index.
     """
     _check_items(file, metadata)
     codec = None

@@ -54,7 +54,7 @@ def add_pictures(
         )
     twice, count = Counter(keys).most_common(1)[0]
     if count > 1:
-        raise BocError(f"{count} pictures have the id {twice!r}; give ids=, all different")
+        raise BocError(f"{count} pictures have the id {twice!r}; give unique ids in ids=")
     if fault := check_text("".join(keys)):
         raise BocError(f"ids: {fault}")
     manifest = searcher.index.manifest

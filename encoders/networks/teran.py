@@ -110,8 +110,8 @@ class Teran(Tern):
         mask: Tensor,
         gather: str,
     ) -> Encodings:
-        """Use the mean over masked rows as the vector, unless the configuration selects the first
-        row or an item has no such rows."""
+        """Return encodings whose vectors are the means over masked rows, unless the configuration
+        selects the first row or an item has no such rows."""
         if self.config.vector == "first":
             return encoded
         weights = mask[..., None].to(encoded.sets.dtype)

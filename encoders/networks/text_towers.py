@@ -207,8 +207,7 @@ def _bert_tower(folder: Path, layers: int) -> TextTower:
         )
     if not 1 <= layers <= config.num_hidden_layers:
         raise EncoderError(
-            f"text_layers must be from 1 to {config.num_hidden_layers}, as in {folder}, got "
-            f"{layers}",
+            f"text_layers must be from 1 to {config.num_hidden_layers} for {folder}, got {layers}",
         )
     config.num_hidden_layers = layers
     tokens = WordPieces(_folder_tokenizer(folder), config.max_position_embeddings)

@@ -30,7 +30,7 @@ _SENTENCE_END = re.compile(
 
 
 def tokenize(text: str) -> list[str]:
-    """Return the Treebank tokens of a text in lower case. They are the same as from NLTK's
+    """Return the Treebank tokens of a text in lower case. The tokens match NLTK's
     ``word_tokenize``, except at unusual sentence ends.
 
     Raises EncoderError if NLTK is not installed.

@@ -77,7 +77,7 @@ def export(
     file = BytesIO()
     free = {0: "B"}
     with warnings.catch_warnings():
-        # The exporter that needs no other packages is deprecated and prints a warning.
+        # The exporter that needs no other packages is deprecated and issues a warning.
         warnings.simplefilter("ignore")
         torch.onnx.export(
             network,

@@ -57,7 +57,7 @@ def in_batches(
                 if not any(mark in str(error) for mark in EXHAUSTED):
                     raise
                 raise EncoderError(
-                    f"out of memory on {device} with {len(places)} items of a maximum length of "
+                    f"out of memory on {device} with {len(places)} items of length up to "
                     f"{lengths[places[0]]}",
                     f"try <boc extract --set batch_size={max(1, len(places) // 2)}>, or <--device "
                     "cpu>",

@@ -34,14 +34,14 @@ from boc.types import MODALITIES, OFFSET_PARTS, Modality, Ragged
 from boc.vectors import Doubles, Floats
 
 MORE = len(OFFSET_PARTS)  # number of offset components
-SHARE = 0.02  # fraction of the bank's scores, the highest ones, that an offset averages
+SHARE = 0.02  # top fraction of the scores that an offset averages
 FEW = 3  # minimum number of words in a sentence with offsets
 
 
 @dataclass(frozen=True)
 class HubBank:
-    """Query bank with the vectors of ``texts`` and ``images``, which ``store_rows`` has stored as
-    int8 in arrays uint8 (n, d + 4).
+    """Query bank with the vectors of ``texts`` and ``images``, stored by ``store_rows`` as int8 in
+    uint8 arrays (n, d + 4).
 
     ``strengths`` and ``means`` float64 (2,) apply to the offsets of pictures and of sentences.
     ``limit`` float64 (1,) is the maximum of an offset after subtracting the mean and multiplying by

@@ -40,7 +40,7 @@ def export(folder: Path) -> Iterator[str]:
     exist.
 
     The function yields a line before it writes each network. A network with an operation that ONNX
-    does not support still runs on torch, which is reported in a line. Raises EncoderError if the
+    does not support stays on torch, and a line reports the reason. Raises EncoderError if the
     results of ONNX Runtime and torch differ.
     """
     config = model_config.read_config(folder)

@@ -56,7 +56,8 @@ class TrainConfig:
     batch_size: int = 128  # pictures per batch
     captions_per_picture: int = 1  # captions drawn per picture of a batch
     lr: float = 5e-4  # maximum learning rate
-    schedule: str = "cosine"  # cosine to 0, or steps: by ``decay`` every ``decay_epochs`` epochs
+    # cosine lowers the rate to 0; steps multiplies it by ``decay`` every ``decay_epochs`` epochs
+    schedule: str = "cosine"
     decay: float = 0.1  # factor of the learning rate per step
     decay_epochs: int = 15  # epochs per step
     warmup: int = 200  # steps during which the learning rate rises linearly

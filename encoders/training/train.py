@@ -115,7 +115,7 @@ def describe(
     """Return all data that determine the result of a run: the recipe, the digests of the items and
     the region source, and a digest of the picture ids to ``validate`` on, if the user names them.
 
-    Raises EncoderError, before spending time on extracting regions, if the text tower is missing or
+    Raises EncoderError, before spending time extracting regions, if the text tower is missing or
     the network needs boxes that the source does not have.
     """
     text_towers.check_tower(recipe.text)
@@ -131,7 +131,7 @@ def check_size(
     pictures: int,
     validated: int | None = None,
 ) -> None:
-    """Raise EncoderError, before spending time on extracting regions, if there are too few pictures
+    """Raise EncoderError, before spending time extracting regions, if there are too few pictures
     for training or validation."""
     held_out = validated
     fewer = "fewer ids in <--validate>"
