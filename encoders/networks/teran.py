@@ -27,7 +27,7 @@ class TeranConfig(TernConfig):
         Whether the last word-piece before [SEP], usually the full stop, takes part in the
         alignment. The published network excludes this word-piece.
     stop_words : bool
-        Whether frequent words without content take part in the alignment (section 8.3).
+        Whether stop-words take part in the alignment (section 8.3).
     vector : {"mean", "gathered", "first"}
         Source of the global vector: ``mean`` is the mean over the regions or words in the
         alignment; ``gathered`` is their mean with learned weights; ``first`` is the special row, as

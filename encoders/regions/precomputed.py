@@ -189,7 +189,7 @@ class ScanRegions:
         name, _, row = image.path.name.rpartition("#")
         if not row.isdecimal() or not name.endswith(ARRAY):
             raise ImageError(
-                f"{image.path}: not a picture in a SCAN array; give an array ({ARRAY}) as the "
+                f"{image.path}: not a picture in a SCAN array; use an array ({ARRAY}) as the "
                 "source",
             )
         path = self._folder / name
@@ -198,7 +198,7 @@ class ScanRegions:
             features = array[int(row)].astype(np.float32)
         except DAMAGE as error:
             raise ImageError(
-                f"{path}: no regions in row {row} ({error}); give the folder of this array",
+                f"{path}: no regions in row {row} ({error}); use the folder of this array",
             ) from error
         if features.ndim != 2 or features.shape[1] != self.identity.dim:
             raise ImageError(

@@ -1,5 +1,5 @@
-"""Choose the device for networks. Torch takes seconds to import, so only functions that need torch
-import it."""
+"""Choose the device for networks. Torch takes several seconds to import, so only functions that
+need torch import it."""
 
 import ctypes
 from importlib import import_module
@@ -19,7 +19,7 @@ def import_for_torch(name: str) -> ModuleType:
     """Import a module of this folder that needs torch. Raises EncoderError if a package is missing;
     the message explains how to install the package."""
     with needing(
-        "this model has no networks in ONNX that are usable here, and torch",
+        "without usable ONNX networks, this model",
         "encoders",
         EncoderError,
     ):

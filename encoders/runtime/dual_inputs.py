@@ -18,7 +18,7 @@ from boc.vectors import Array
 
 from ..networks.tokens import whole_words
 
-# The maximum ratio of the long to the short side limits the size after resizing.
+# Maximum ratio of the long to the short side, which limits the size after resizing.
 THINNEST = 100
 
 Inputs = Mapping[str, Array]

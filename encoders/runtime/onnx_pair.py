@@ -191,8 +191,8 @@ def pixel_form(settings: Mapping[str, Any]) -> PixelForm:
 
 
 def _text_details(folder: Path, pair: Pair) -> dict[str, Any]:
-    """Return the details of sentence preprocessing, from the settings beside the tokenizer and from
-    the network."""
+    """Return the details of sentence preprocessing, from the settings next to the tokenizer and
+    from the network."""
     beside = folder / pair.tokenizer
     own = beside.with_name("config.json")
     config = read_json(own if own.is_file() else folder / "config.json")

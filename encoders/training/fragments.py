@@ -88,7 +88,7 @@ def exchange_opposites(
     """Replace position words in ``rows`` by their ``opposites``. Return the places and the new
     rows.
 
-    A row needs another content word, because "to the left" alone is as true as "to the right".
+    A row needs another content word, because "to the left" on its own is as true as "to the right".
     """
     empty = frozenset(stops) | opposites.keys()
     places = []

@@ -196,7 +196,7 @@ class Training:
         reader = RegionReader(regions)
         if source.identity.digest != reader.identity.digest:
             raise EncoderError(
-                f"{regions} comes from another region source than {source.identity.spec}",
+                f"{regions} comes from a region source other than {source.identity.spec}",
             )
         pairs, captions = read_pairs(regions, ids)
         tower = text_towers.load_tower(
