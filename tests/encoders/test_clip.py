@@ -584,13 +584,13 @@ def damage(
 DAMAGED: dict[str, tuple[Callable[[Path], object], str]] = {
     "no configuration": (damage("config.json", None), r"config\.json"),
     "no weights": (damage("model.safetensors", None), "no weights"),
-    "damaged weights": (damage("model.safetensors", "none"), "cannot|can be used"),
+    "damaged weights": (damage("model.safetensors", "none"), "cannot|not a usable"),
     "a weight left out": (
         lambda folder: change_weights(folder / "model.safetensors", "text_projection.weight"),
         r"1 weights are missing, such as text_projection\.weight",
     ),
-    "no image processor": (damage("preprocessor_config.json", None), "can be used"),
-    "damaged configuration": (damage("config.json", "{"), "can be used"),
+    "no image processor": (damage("preprocessor_config.json", None), "not a usable"),
+    "damaged configuration": (damage("config.json", "{"), "not a usable"),
 }
 
 
