@@ -183,7 +183,7 @@ def test_the_file_and_the_options_are_the_digest(tmp_path: Path):
         ({"operator": "vector"}, "one map"),
         ({"operator": "two"}, "one map"),
         ({"operator": "failing"}, "cannot be run"),
-        ({"shape": (1, 3, SIDE, SIDE)}, "B free"),
+        ({"shape": (1, 3, SIDE, SIDE)}, "free B"),
     ],
 )
 def test_networks_of_another_form_are_refused(
