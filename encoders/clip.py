@@ -1,9 +1,9 @@
-"""Load CLIP, SigLIP and other dual encoders, by ``clip:NAME_OR_FOLDER``.
+"""Load CLIP, SigLIP and other dual encoders, which are named ``clip:NAME_OR_FOLDER``.
 
 The encoder runs two published ONNX networks (``runtime.onnx_pair``), or a ``transformers`` model on
-torch (``runtime.dual_network``). On torch the library computes the vectors (``get_image_features``,
-``get_text_features``), which are then scaled to unit length. The module downloads no files and runs
-no code from a model.
+torch (``runtime.dual_network``). On torch, ``transformers`` computes the vectors
+(``get_image_features``, ``get_text_features``), which are then scaled to unit length. This module
+never downloads files and never runs code from a model.
 """
 
 from collections.abc import Sequence
@@ -37,12 +37,12 @@ class ClipEncoder(DualEncoder):
 
 
 def load(argument: str, runtime: Runtime) -> ClipEncoder:
-    """Load a dual encoder from a folder, from a download by ``boc model get``, or by name from the
+    """Load a dual encoder from a folder, or by name from the downloads of ``boc model get`` or the
     Hugging Face cache.
 
-    The function never downloads. Weights are read from safetensors, or from torch files that
-    contain only weights. Raises EncoderError, which explains how to get missing parts, or why a
-    model is unusable.
+    The function never downloads files. Weights are read from safetensors files, or from torch files
+    that contain only weights. Raises EncoderError if parts of the model are missing or the model is
+    unusable; the message explains how to get missing parts.
     """
     name, folder = find(argument)
     pair = models.pair_in(folder)
@@ -51,8 +51,8 @@ def load(argument: str, runtime: Runtime) -> ClipEncoder:
         towers = import_for_torch("dual_network").read_model(name, folder, runtime)
     elif runtime.device == "cuda":
         raise EncoderError(
-            f"{name}: the networks are in ONNX and run on the CPU here",
-            "leave out <--device>, or get weights of transformers for the card: "
+            f"{name}: this model consists of ONNX networks, which run only on the CPU",
+            "leave out <--device>, or get a transformers model for the GPU: "
             "<boc model get google/siglip2-base-patch16-256>",
         )
     else:
@@ -67,8 +67,8 @@ def load(argument: str, runtime: Runtime) -> ClipEncoder:
 
 
 def parts(name: str, folder: Path) -> ModelFiles:
-    """Return the files on which a model's ONNX networks depend. Raises EncoderError without
-    weights."""
+    """Return the files on which a model's ONNX networks depend. Raises EncoderError if the weights
+    are missing."""
     weights = models.weights(folder)
     if not weights:
         raise EncoderError(
@@ -84,7 +84,7 @@ def digest(name: str, folder: Path) -> str:
     if got is not None and got.contents != contents:
         changed = ", ".join(models.verify(got)) or "a file that was added"
         raise EncoderError(
-            f"{name}: not as downloaded ({changed})",
+            f"{name}: files differ from the download ({changed})",
             f"get it again: <boc model get {got.repository}>",
         )
     return contents
@@ -97,7 +97,7 @@ def find(argument: str) -> tuple[str, Path]:
         if not (folder / CONFIG).is_file() and models.pair_in(folder) is None:
             raise EncoderError(
                 f"{folder}: contains neither a transformers model (config.json) nor two ONNX "
-                "networks; give such a folder",
+                "networks; choose a model folder",
             )
         return str(folder.resolve()), folder
     name = argument
@@ -115,10 +115,10 @@ def find(argument: str) -> tuple[str, Path]:
         raise EncoderError(
             f"{argument}: folder does not exist; give an existing folder, or a name such as clip",
         ) from None
-    # The cache marks a file that is known to be absent by a value that is not a path.
+    # For a file that is known to be absent, the cache returns a value that is not a path.
     if not isinstance(cached, str):
         raise EncoderError(
             f"{argument}: neither a folder nor a model on this machine",
-            f"download it with: <boc model get {argument}>, then repeat the command",
+            f"download it with <boc model get {argument}>, then try again",
         )
     return name, Path(cached).parent

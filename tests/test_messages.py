@@ -125,9 +125,9 @@ SAME: list[tuple[Callable[[Path], object], str, str, str]] = [
             at=at(place),
             encoder="clip",
         ),
-        "by index.sync(), add others by index.add(), or rebuild it with replace=True",
-        "by boc sync, add others by boc add, or rebuild it with --replace",
-        "by boc sync, add others by boc add, or rebuild it with --replace",
+        "with index.sync(), add other pictures with index.add(), or rebuild it with replace=True",
+        "with boc sync, add other pictures with boc add, or rebuild it with --replace",
+        "with boc sync, add other pictures with boc add, or rebuild it with --replace",
     ),
     (
         lambda place: boc.copy_index("own", at=at(place)),

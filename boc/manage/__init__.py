@@ -1,1 +1,1 @@
-"""Make, extend, sync, delete, copy and attach indexes, and find duplicates."""
+"""Build, extend, sync, copy, attach and delete indexes, and find duplicates."""

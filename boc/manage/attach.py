@@ -1,4 +1,4 @@
-"""Add codes to the documents of another program's index on a server, and remove these codes."""
+"""Add codes to documents that another program has indexed on a server, and remove these codes."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
     from boc.types import Batch
     from indexing.server.attach import ServerAttachment
 
-LOOKED_UP = 10_000  # items looked up at a time
-LISTED = 10  # largest number of ids in each list of a report
-RM = 30.0  # candidates per hit, enough to make up for the few postings of a dictionary
+LOOKED_UP = 10_000  # items per lookup
+LISTED = 10  # maximum number of ids in each list of a report
+RM = 30.0  # candidates per hit; a dictionary needs more, because it has few postings
 
 
 @dataclass(frozen=True)
 class AttachReport:
-    """Result of an attachment.
+    """Result of attaching codes to an index.
 
-    ``documents`` is the number of documents that have a code now, including earlier calls. This
-    call wrote ``written`` documents and left ``unchanged`` documents that already had the same
-    code. ``without`` is the number of items without a document, and ``missing`` lists the ids of
-    the first ten. ``lost`` lists up to ten ids of documents that another program removed, or wrote
-    without a code, in the meantime; the same call again adds the code to the documents that still
-    exist.
+    ``documents`` is the total number of documents with a code, including documents from earlier
+    calls. ``written`` is the number of documents that this call wrote, and ``unchanged`` is the
+    number of documents that already had the same code. ``without`` is the number of items without a
+    document, and ``missing`` lists the first ten ids of such items. ``lost`` lists up to ten ids of
+    documents that another program removed or overwrote during the call; running the same call again
+    adds the code to the documents that still exist.
     """
 
     documents: int
@@ -61,11 +61,11 @@ def attach_index(
     confirm: Callable[[dict[str, Any]], bool] = lambda change: True,
     progress: bool | Progress = False,
 ) -> AttachReport | None:
-    """Add the codes of the items in feature files to the documents of another program's index
-    ``name``.
+    """Add codes for the items in feature files to the documents of ``name``, an index that another
+    program created.
 
-    If the process is killed, the same call continues. Calls with further files add items under the
-    same code; changed items replace their old codes.
+    If the process is killed, the same call resumes the work. Calls with further files add items
+    with the same code, and update the codes of items that have changed.
 
     Parameters
     ----------
@@ -76,21 +76,21 @@ def attach_index(
     at : str
         Address of the server: elastic+URL or opensearch+URL.
     key : str, optional
-        Document field that contains the id of an item; default: _id. All documents of an item get
-        its code.
+        Document field that contains item ids; default: _id. If several documents have the same item
+        id, each of them gets the code.
     code : str, Code or SurrogateCodec, default="dictionary"
-        Code that turns vectors into term frequencies, for the first attachment. The default reads
-        few postings per query, whereas each term of "scalar" occurs in a large part of all
-        documents.
+        Code that turns vectors into term frequencies; only the first call for an index uses this
+        parameter. A query with the default code reads few postings, whereas each term of the code
+        "scalar" occurs in a large fraction of all documents.
     confirm : callable, optional
-        Called with the addition to the mapping, before anything is changed; if it returns False,
-        nothing is changed.
+        Called with the planned addition to the mapping, before any change is made. If ``confirm``
+        returns False, the index stays unchanged.
     progress : bool or callable, default=False
         True shows progress bars; a callable is called as ``progress(stage, done, total)`` after
         each batch.
 
-    Returns None if ``confirm`` returned False. Raises EncoderError if an earlier attachment used
-    another encoder, and BackendError if the index does not exist, was made by boc, or cannot store
+    Returns None if ``confirm`` returned False. Raises EncoderError if an earlier call used another
+    encoder, and BackendError if the index does not exist, was created by boc, or cannot store
     codes.
     """
     show = progress_of(progress)
@@ -107,9 +107,9 @@ def attach_index(
             codec = fit_code(file, codec_maker(code)(file.header.identity), show)
             if codec.words:
                 raise BocError(
-                    "the code words writes a text per picture, for which other programs' documents "
-                    "have no field",
-                    "take another code, or make an index with <boc index>",
+                    "the code words writes text for each picture, but documents of other programs "
+                    "have no field for this text",
+                    "choose another code, or build an index with <boc index>",
                 )
             manifest = new_manifest(file, codec, RM)
         change = place.change(manifest)
@@ -141,15 +141,15 @@ def detach_index(name: str, *, at: str) -> int:
     """Remove the attached codes from the documents of the index ``name``, and return the number of
     documents that had a code.
 
-    The fields stay in the mapping of the index. If the process is killed, the same call continues.
-    Raises BackendError if no codes are attached.
+    The fields stay in the mapping of the index. If the process is killed, the same call resumes the
+    work. Raises BackendError if no codes are attached.
     """
     with plugins.backend(at).attach(check_name(name)) as place:
         return max(place.detach(), default=0)
 
 
 def _check_documents(place: ServerAttachment, file: FeatureFiles, key: str | None) -> None:
-    """Raise BocError if no item has a document. This is checked before anything is changed."""
+    """Raise BocError if no item has a document. This check runs before any document is changed."""
     first = ""
     for modality in MODALITIES:
         items = file.items(modality)
@@ -158,7 +158,7 @@ def _check_documents(place: ServerAttachment, file: FeatureFiles, key: str | Non
                 return
             first = first or some[0].id
     raise BocError(
-        f"no item has a document, such as {first!r}",
+        f"no item (for example {first!r}) has a document",
         "name the document field that contains these ids: <--id-field>",
     )
 

@@ -1,4 +1,4 @@
-"""Make an index from pictures, captions or feature files, and add or delete items."""
+"""Build an index from pictures, captions or feature files, and add or delete items."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
     from boc.types import Identity
 
 PLACE = "file:boc-data"
-LOOKED_UP = 1000  # ids looked up or deleted at a time
+LOOKED_UP = 1000  # ids per lookup or deletion
 
 
 @dataclass(frozen=True)
 class LoadReport:
-    """Result of a load: the numbers of pictures and captions, and pairs (id, reason) of unusable
-    items.
+    """Result of a load: the numbers of pictures and captions, and an (id, reason) pair for each
+    unusable item.
 
-    ``up_to_date`` is True if the index already held all items, so that nothing was done.
+    ``up_to_date`` is True if the index already contained all items, so that no work was needed.
     ``replaced`` is the number of items that replaced older items with the same ids. ``published``
-    is False while other processes still load their parts.
+    is False while other processes are still loading their parts.
     """
 
     images: int
@@ -57,7 +57,7 @@ class LoadReport:
 
 @dataclass(frozen=True)
 class DeleteReport:
-    """Result of a deletion: the number of deleted items, and the ids that are not in the index."""
+    """Result of a deletion: the number of deleted items, and the ids that were not in the index."""
 
     deleted: int
     unknown: list[str]
@@ -84,66 +84,70 @@ def build_index(
     device: str = "auto",
     progress: bool | Progress = False,
 ) -> LoadReport:
-    """Make the index ``name`` from everything in ``source``. If the process is killed, the same
-    call continues where it stopped.
+    """Build the index ``name`` from everything in ``source``.
 
-    The index is published as a whole. An existing index of the same feature files is left
-    unchanged. Raises BocError if another index has this name.
+    The index becomes visible to searches only once it is complete. If the process is killed, the
+    same call resumes the build. An existing index with the same contents is left unchanged. Raises
+    BocError if an index with other contents already has this name.
 
     Parameters
     ----------
     name : str
         Name of the index: lower-case letters, digits, - and _.
     source : path, or a sequence of paths
-        One or several folders or tar archives of pictures, a table of captions
+        One or more folders or tar archives of pictures, a table of captions
         (``boc.inputs.captions``) or a region file, all of which need an ``encoder``; or feature
-        files of one encoder. With several folders, ids begin with the name of the folder.
+        files from a single encoder. With several folders, each id begins with the name of its
+        folder.
     encoder : str, optional
         Encoder as KIND:PATH, for example "tern:models/photos".
     at : str, default="file:boc-data"
         Address of the back end: file:DIR, elastic+URL or opensearch+URL.
     code : str, Code or SurrogateCodec, optional
-        Code that turns vectors into term frequencies: text such as "dictionary:2/64", see
-        ``boc.codecs.parse_code``, or a codec. Default: "dictionary", except that a copy of an index
-        keeps its own code and terms.
+        Code that turns vectors into term frequencies: a string such as "dictionary:2/64" (see
+        ``boc.codecs.parse_code``) or a codec. The default is "dictionary", except that a copy of an
+        index keeps its own code and terms.
     rm : float, optional
-        Number of candidates per hit that a search re-ranks; default: as in a copied index, else 10.
+        Number of candidates per hit that a search re-ranks; default: the value of a copied index,
+        otherwise 10.
     recall : float, optional
-        Share of the exact nearest ten items that searches find under a dictionary; default: 0.98.
-        At the end, the cheapest budgets that reach this recall are chosen, unless ``rm`` or budgets
-        of the code are given.
+        Fraction of the exact ten nearest items that searches with a dictionary must find; default:
+        0.98. After loading, boc chooses the cheapest budgets that reach this recall, unless ``rm``
+        is given or the code includes budgets.
     rerank : str, optional
-        Metric by which candidates are re-ranked, one of ``boc.names.METRICS``; default: as in a
-        copied index, else "dot".
+        Metric by which candidates are re-ranked, one of ``boc.names.METRICS``; default: the metric
+        of a copied index, otherwise "dot".
     vectors : "float16" or "int8", optional
-        Round vectors to this type; int8 takes half the bytes of float16. Default: the type in the
-        feature file.
+        Type to which vectors are rounded; int8 needs half the space of float16. Default: the type
+        in the feature file.
     concepts : "float16" or "int8", optional
-        Store concept sets in this type; default: "float16" if ``rerank`` needs them.
+        Type in which concept sets are stored. By default, they are stored as "float16", and only if
+        ``rerank`` needs them.
     metadata : Metadata or path of a CSV, optional
-        Metadata to filter by and to show.
+        Metadata for filters and for display.
     images : path, optional
-        Folder with the pictures of a CSV; default: the folder of the CSV, or ``images`` in it.
+        Folder with the pictures listed in a CSV file; default: the folder of the CSV file, or its
+        subfolder ``images``.
     exclude : sequence of str, optional
-        Names of files and folders to leave out, such as "raw" or "copy-?.jpg", now and in later
-        syncs. Names that begin with a dot, thumbnails and trash are always left out.
+        Names of files and folders to exclude, now and in later syncs, such as "raw" or
+        "copy-?.jpg". Names that begin with a dot, thumbnails and trash are always excluded.
     replace : bool, default=False
-        Replace an existing index with other contents instead of raising an error.
+        Replace an existing index that has other contents, instead of raising an error.
     ocr : bool, default=False
-        Also read the words inside pictures into the text field ``ocr``, which hybrid search
-        searches.
+        Also recognise text in the pictures and store this text in the field ``ocr``, which hybrid
+        search uses.
     shard : str, optional
-        ``I/N``: load this part of the feature files into an index on a server; the last of the N
-        processes publishes the index.
+        Part ``I/N`` of the feature files that this process loads into an index on a server. The
+        last of the N processes to finish publishes the index.
     device : str, default="auto"
-        Device that the encoder runs on: cpu, cuda, or auto.
+        Device on which the encoder runs: cpu, cuda or auto.
     progress : bool or callable, default=False
         True shows progress bars, also in notebooks; a callable is called as
         ``progress(stage, done, total)`` after each batch.
     """
     if shard is not None:
         shard_of(shard)
-    # Invalid values are refused before the sources are read.
+    # Reject invalid values before reading the sources.
     SearchOptions(rm=rm)
     table = Metadata.of_option(metadata)
     backend = plugins.backend(at)
@@ -154,16 +158,16 @@ def build_index(
     sources = IndexSources(paths_of(source), images, exclude)
     if shard is not None and not all(path.suffix.lower() in SUFFIXES for path in sources.paths):
         raise BocError(
-            f"shard {shard}: only feature files are loaded in parts",
+            f"shard {shard}: only feature files can be loaded in parts",
             "encode the pictures first, with <boc extract --shard>",
         )
     if sources.form == "items" and not replace and backend.exists(name):
-        # Errors in the source are reported first.
+        # Report errors in the source first.
         _ = sources.items
         raise BocError(
-            f"{at} has an index {name!r}",
-            "bring it in line with its pictures by <boc sync>, add others by <boc add>, or rebuild "
-            "it with <--replace>",
+            f"{at} already has an index {name!r}",
+            "update it with <boc sync>, add other pictures with <boc add>, or rebuild it with "
+            "<--replace>",
         )
     network = sources.encoder(encoder, device)
     sets = network is not None and (
@@ -202,15 +206,15 @@ def build_index(
         def is_complete() -> bool:
             return backend.exists(name) and backend.open(name).manifest.same_contents(manifest)
 
-        # Load the index unless it is complete. With a shard it may be complete even with
-        # ``replace``, because another process has published it meanwhile.
+        # Load the index unless it is complete. With a shard, the index may be complete even with
+        # ``replace``, because another process may have published it in the meantime.
         report = LoadReport(file.count("image"), file.count("text"), file.failures)
         if (not replace or shard is not None) and is_complete():
             report = replace_in(report, up_to_date=True)
         elif backend.exists(name) and not replace:
             raise BocError(
-                f"{at} has an index {name!r} of other items",
-                "rebuild it with <--replace>, add these items by <boc add>, or choose another name",
+                f"{at} already has an index {name!r} with other items",
+                "rebuild it with <--replace>, add these items with <boc add>, or use another name",
             )
         else:
             for done in load_index(file, at, name, learned, manifest, table, part=shard):
@@ -218,7 +222,7 @@ def build_index(
             if shard is not None and not is_complete():
                 return replace_in(report, published=False)
 
-        # Choose budgets, also if an earlier call was killed before this step.
+        # Choose budgets, unless an earlier call has already chosen them.
         promised = backend.open(name).manifest.recall
         if promised and "items" not in promised:
             choose_budgets(name, at, file, None if network is None else lambda: network)
@@ -237,12 +241,12 @@ def add_items(
     device: str = "auto",
     progress: bool | Progress = False,
 ) -> LoadReport:
-    """Add everything in ``source`` to the index ``name`` with its code, and replace items with the
-    same ids.
+    """Add everything in ``source`` to the index ``name``, using its code, and replace items that
+    have the same ids.
 
-    The parameters are those of ``build_index``; ``encoder`` names the encoder of the index if it
-    has moved. Raises EncoderError if a feature file was made by another encoder, and BocError for
-    metadata fields that the index does not declare.
+    The parameters are the same as in ``build_index``. ``encoder`` is needed only if the encoder of
+    the index has moved. Raises EncoderError if a feature file comes from another encoder, and
+    BocError for metadata fields that the index does not declare.
     """
     table = Metadata.of_option(metadata)
     backend = plugins.backend(at)
@@ -286,7 +290,7 @@ def delete_items(name: str, ids: Sequence[str], *, at: str = PLACE) -> DeleteRep
                 break
             except KeyError as error:
                 left.remove(error.args[0])
-                # The index may hold this id in another Unicode form.
+                # The index may contain this id in another Unicode normal form.
                 try:
                     known[plugins.find_item(index, error.args[0]).id] = None
                 except KeyError:
@@ -300,17 +304,17 @@ def delete_items(name: str, ids: Sequence[str], *, at: str = PLACE) -> DeleteRep
 
 
 def codec_maker(code: str | Code | SurrogateCodec) -> Callable[[Identity], SurrogateCodec]:
-    """Return a function that makes the unfitted codec of a code for the vectors of an encoder.
+    """Return a function that creates the unfitted codec of a code for the vectors of an encoder.
 
-    A codebook is read here, before any other work, and checked once the encoder is known. Raises
-    BocError for text that is not a code, and for a codebook that is missing or belongs to another
+    A codebook is read immediately, before any other work, and checked once the encoder is known.
+    Raises BocError for an invalid code, and for a codebook that is missing or belongs to another
     encoder.
     """
     if isinstance(code, SurrogateCodec):
         return lambda _: code
     if not isinstance(code, (str, Code)):
         raise BocError(
-            "code must be text such as 'dictionary:2/64', a Code or a SurrogateCodec, got "
+            "code must be a string such as 'dictionary:2/64', a Code or a SurrogateCodec, got "
             f"{code!r}",
         )
     parsed = parse_code(code) if isinstance(code, str) else code
@@ -331,14 +335,15 @@ def _shared_code(
     codec: SurrogateCodec,
     progress: Progress,
 ) -> SurrogateCodec:
-    """Return the code of an index that several processes load; one of them learns it for all."""
+    """Return the code of an index that several processes load together. Only one of the processes
+    learns the code."""
 
     def learn() -> tuple[dict[str, Any], Mapping[str, NDArray[Any]]]:
         fit_code(file, codec, progress)
         return codec.config(), codec.arrays()
 
     steps = [(type(step).__name__, step.get_params(deep=False)) for step in codec.steps]
-    # The text must contain every number of an array.
+    # The text must contain every element of an array.
     with np.printoptions(threshold=sys.maxsize, precision=17):
         text = repr([steps, file.contents(sets=codec.reads_concepts)])
     key = hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,5 +1,5 @@
-"""Compare the items of a source with the items of an index, by ids, file facts, contents and
-metadata; nothing is encoded."""
+"""Compare the items of a source with the items of an index by id, file facts, content and metadata,
+without encoding any item."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from boc.types import MODALITIES, ImageRef, Item
 
 @dataclass(frozen=True)
 class Reuse:
-    """Source ``item`` whose vector is already in the index, as the vector of ``donor``. ``change``
-    is "added", "changed", "moved" or "same".
+    """Source ``item`` that can reuse the stored vector of ``donor``. ``change`` is "added",
+    "changed", "moved" or "same".
 
-    ``state`` is the state of its file, read before its content; it is empty for a sentence, and for
-    a file whose state cannot be read now. ``digest`` is the ``content_hash`` of the file, if its
-    state alone did not show the change.
+    ``state`` is the state of the file, read before the content; the state is empty for a sentence,
+    and for a file whose state cannot currently be read. ``digest`` is the ``content_hash`` of the
+    file, or None if the state of the file was enough for the comparison.
     """
 
     item: Item
@@ -46,11 +46,11 @@ class Reuse:
 
 @dataclass(frozen=True)
 class SyncedFields:
-    """Metadata of the items in a sync: file facts, if the index declares them (``types``),
-    overridden by the values of a ``table``.
+    """Metadata of the items in a sync: the file facts that the index declares (``types``),
+    overridden by the values in a ``table``.
 
-    ``own`` are the fields of the index that are not facts of files. ``of_table`` is True if the
-    values of a table may differ from the values in the index.
+    ``own`` lists the fields of the index that are not file facts. ``of_table`` is True if the
+    values in the table may differ from the values in the index.
     """
 
     types: frozenset[str] = frozenset()
@@ -66,8 +66,9 @@ class SyncedFields:
         table: Metadata | None,
         changes: Changes,
     ) -> SyncedFields:
-        """Collect the metadata of a sync from ``table``, or else from the index, where moved items
-        get their new ids. Values in ``source`` replace values of the index, but not of a table."""
+        """Collect the metadata for a sync from ``table`` or, without a table, from the index, with
+        moved items under their new ids. Values in ``source`` override values from the index, but
+        not values from a table."""
         types = frozenset(fact for fact in FACTS if manifest.fields.get(fact) == FACTS[fact])
         own = [name for name in manifest.fields if name not in types] + manifest.table_facts
         values = table
@@ -93,8 +94,8 @@ class SyncedFields:
         return cls(types, own, table is not None or bool(source.types), values)
 
     def differs(self, reuse: Reuse) -> bool:
-        """Return whether the row of an item has to be rewritten. A file with other times has other
-        facts, so its row differs."""
+        """Return whether the row of an item must be rewritten. File times are facts, so the row of
+        a file with changed times must be rewritten as well."""
         item = reuse.item
         donor = reuse.donor
         if (item.id, item.content, item.group) != (donor.id, donor.content, donor.group):
@@ -111,7 +112,8 @@ class SyncedFields:
         return bool(rest) and (not rest <= self.types or self.item(reuse).fields != donor.fields)
 
     def item(self, reuse: Reuse) -> Item:
-        """Return the item with its metadata: the facts of its file, and the values of the table."""
+        """Return the item with its metadata: the facts about its file, and the values in the
+        table."""
         item = reuse.item
         facts = {}
         if item.modality == "image":
@@ -126,16 +128,17 @@ class SyncedFields:
 
 @dataclass(frozen=True)
 class Changes:
-    """Items of a source: ``reuses``, ``new`` items (to be encoded), ``lost`` items (new pictures
-    without a file) and ``unreadable`` items (files that were unreadable and have not changed
-    since).
+    """Result of a comparison: ``reuses``, ``new`` items (which must be encoded), ``lost`` items
+    (new pictures whose files do not exist) and ``unreadable`` items (whose files could not be read
+    earlier and have not changed since).
 
-    ``rewritten`` are the reuses whose rows have to be rewritten. ``stored`` are the items of the
-    index by id. ``kept`` are the ids of pictures whose files or file states cannot be read now.
-    ``missing`` are the ids of the index without an item in the source, except ``vacated``, the old
-    ids of moved items. ``away`` maps the ids of missing pictures to the outermost folder of the
-    source that is gone, or that contains no file on the device of the picture. ``states`` are the
-    file states of new pictures. ``metadata`` is the metadata that the index should hold.
+    ``rewritten`` lists the reuses whose rows must be rewritten. ``stored`` maps ids to the items of
+    the index. ``kept`` lists the ids of pictures whose files or file states cannot currently be
+    read. ``missing`` lists the ids in the index that have no item in the source, except
+    ``vacated``, the old ids of moved items. ``away`` maps the ids of missing pictures to the
+    outermost folder of the source that has disappeared, or that contains no file on the device of
+    the picture. ``states`` maps the ids of new pictures to file states. ``metadata`` is the
+    metadata that the index should contain.
     """
 
     stored: dict[str, Item] = field(default_factory=dict)
@@ -152,7 +155,7 @@ class Changes:
     states: dict[str, FileState] = field(default_factory=dict)
 
     def keep(self, item: Item) -> None:
-        """Leave a stored item as it is."""
+        """Keep a stored item unchanged."""
         self.kept.append(item.id)
         self.reuses.append(Reuse(item, item, "same"))
 
@@ -167,8 +170,8 @@ def compare(
 ) -> Changes:
     """Compare a source, and a ``table`` of metadata, with the contents of an index.
 
-    ``removed`` maps content hashes to removed pictures, whose vectors are still known. With
-    ``ocr``, pictures whose words have not been read yet count as new.
+    ``removed`` maps content hashes to removed pictures whose vectors are still stored. With
+    ``ocr``, pictures whose text has not been recognised yet count as new.
     """
     manifest = index.manifest
     stored: dict[str, dict[str, Item]] = {modality: {} for modality in MODALITIES}
@@ -216,11 +219,11 @@ def compare_pictures(
     changes: Changes,
     removed: Mapping[str, Item],
 ) -> None:
-    """Compare the pictures of a source with the ``stored`` pictures, and with the states of
-    ``unreadable`` files.
+    """Compare the pictures of a source with the ``stored`` pictures, and with the recorded states
+    of ``unreadable`` files.
 
     The content of a file is read only if its size or times have changed, or if the file is new and
-    as large as a stored or a removed picture.
+    has the same size as a stored or removed picture.
     """
     states = {item.id: look(system_path(item.content)) for item in items}
     known = {**stored, **removed}
@@ -246,7 +249,7 @@ def compare_pictures(
                 if old is not None or {*state[:1]} & sizes:
                     digest = content_hash(item.path)
             except OSError:
-                # The reader of a new picture reports the error.
+                # For a new picture, the error is reported when the picture is encoded.
                 if old is not None:
                     changes.keep(old)
                     continue
@@ -254,44 +257,44 @@ def compare_pictures(
                 changes.states[item.id] = state
     changes.missing.extend(donors.missing_ids)
     if not 0 < len(donors.missing_ids) < len(stored):
-        return  # nothing is missing, or this is another source
-    # A disk that is not mounted leaves an empty folder, or a folder on another device.
+        return  # no picture is missing, or the whole source is different
+    # The mount point of a disk that is not mounted is an empty folder, or is on another device.
     seen = set[tuple[str, object]]()
     for item in items:
         state = states[item.id]
         if state != ():
             old = stored.get(item.id, item)
             device = old.fields.get("device_number", state and state[-1])
-            # None stands for the unknown device in indexes of earlier versions.
+            # Indexes from earlier versions do not record devices, so None matches every device.
             seen.update(product(_folders(item.id), (device, None)))
     for key in donors.missing_ids:
         old = stored[key]
         *outer, folder = _folders(key)
         hidden = (folder, old.fields.get("device_number")) not in seen
-        # If the file still exists, it was left out of the source.
+        # A file that still exists was excluded from the source.
         if folder and hidden and not look(system_path(old.content)):
             changes.away[key] = next((each for each in outer if (each, None) not in seen), folder)
 
 
 def _folders(key: str) -> list[str]:
-    """Return the folders of a picture in its source, from the outermost folder, whose name is
-    empty."""
+    """Return the folders that contain a picture in its source, outermost first. The outermost
+    folder has an empty name."""
     return [*accumulate(["", *key.split("/")[:-1]], "{}{}/".format)]
 
 
 def stored_hash(item: Item) -> str | None:
-    """Return the content hash of a stored item; None if it has no hash, or if a metadata field of
-    this name holds something else."""
+    """Return the content hash of a stored item, or None if the item has no hash or has other
+    metadata in a field of this name."""
     fact = item.fields.get("content_hash")
     return fact if isinstance(fact, str) else None
 
 
 class _Donors:
-    """Stored and removed items by content; each has a vector that other items with the same content
-    can reuse.
+    """Stored and removed items by content, whose vectors can be reused for items with the same
+    content.
 
-    The first item that takes the vector of a ``missing`` item has moved from there, and the old id
-    is removed from ``missing_ids``.
+    The first item that reuses the vector of a ``missing`` item counts as moved, and the old id is
+    removed from ``missing_ids``.
     """
 
     def __init__(
@@ -316,14 +319,15 @@ class _Donors:
         changes: Changes,
         state: FileState = (),
     ) -> bool:
-        """Add ``item`` to ``changes``. Return False if no stored item has its content, so that the
-        item is new.
+        """Add ``item`` to ``changes``. Return False if the item is new because no stored item has
+        the same content.
 
-        The donor is the stored item with the same id, if it has this content; else an item that
-        moved, preferably with the same file name; else any item with this content.
+        The donor is the stored item with the same id if its content is the same, otherwise a
+        missing item, preferably with the same file name, and otherwise any item with the same
+        content.
         """
         donors = self._donors[content]
-        # Only some of the items with equal content are examined.
+        # At most 64 items with equal content are examined.
         some = list(islice(donors.values(), 64))
         missing = [one for one in some if one.id in self.missing_ids]
         if not donors:

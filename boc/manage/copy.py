@@ -1,7 +1,6 @@
-"""Copy an index to another name, back end or code, or to a file and back.
+"""Copy an index to another name or back end, convert it to another code, or copy it to a file.
 
-Everything is read from the stored index, in batches; neither the encoder nor the pictures are
-needed.
+All data are read from the stored index in batches. Neither the encoder nor the pictures are needed.
 """
 
 from __future__ import annotations
@@ -51,33 +50,35 @@ def copy_index(
     replace: bool = False,
     progress: bool | Progress = False,
 ) -> CopyReport:
-    """Copy the index ``name`` at ``at`` to the index ``new`` at ``to``. If the process is killed,
-    the same call continues where it stopped.
+    """Copy the index ``name`` at ``at`` to the index ``new`` at ``to``.
 
     Without ``code``, the code with its arrays and all term frequencies are copied unchanged, so
     hits and scores stay the same. With ``code``, a new code is learned from the stored vectors. The
-    copy appears as a whole at the end; ``boc.evaluate.verify`` checks the copy. A copy can replace
-    its source at the end, if both have the same name and address. From a copy in a file,
-    ``build_index`` recreates the index on any machine.
+    copy becomes visible only once it is complete, and ``boc.evaluate.verify`` checks the copy. If
+    the copy has the same name and address as its source, it replaces the source at the end. From a
+    copy in a file, ``build_index`` recreates the index on any machine. If the process is killed,
+    the same call resumes the copy.
 
     Parameters
     ----------
     name, new : str
-        Names of the source and of the copy; the same by default.
+        Names of the source and the copy; by default, the copy has the same name.
     at, to : str
-        Addresses of the source and of the copy, the same by default; ``to`` can be the path of a
-        file: FILE.zip for a copy, FILE.h5 for a feature file of the items and their vectors.
+        Addresses of the source and the copy; by default, the copy has the same address. ``to`` can
+        also be the path of a file: FILE.zip for a copy of the index, or FILE.h5 for a feature file
+        with the items and their vectors.
     code : str or Code, optional
-        Another code for vectors, such as "dictionary:2/64".
+        New code for the vectors, such as "dictionary:2/64".
     rm : float, optional
-        Number of candidates per hit that a search of the copy re-ranks; default: as in the source.
+        Number of candidates per hit that searches of the copy re-rank; default: as in the source.
     recall : float, optional
-        As in ``build_index``; only if ``code`` is a dictionary.
+        As in ``build_index``; allowed only if ``code`` is a dictionary.
     rerank : str, optional
         Metric by which candidates are re-ranked, one of ``boc.names.METRICS``; default: as in the
         source.
     replace : bool, default=False
-        Replace an existing index with other contents, or a file, instead of raising an error.
+        Replace an existing file, or an existing index with other contents, instead of raising an
+        error.
     progress : bool or callable, default=False
         True shows progress bars, also in notebooks; a callable is called as
         ``progress(stage, done, total)`` after each batch.
@@ -96,7 +97,7 @@ def copy_index(
             raise BocError(f"{path} already exists", "add <--replace>, or choose another name")
         check_output(path, is_ours)
         if is_ours is is_copy:
-            # The folder is packed once complete. Only boc uses such names for folders.
+            # The folder is packed once it is complete. Only boc creates folders with such names.
             folder = path.with_name(f".{path.name}.boc-copy")
             copied = copy_index(
                 name,
@@ -129,7 +130,7 @@ def copy_index(
     manifest, arrays = stored_manifest(source, codec, rm=rm, rerank=rerank)
     if recall is not None and chosen is None:
         raise BocError(
-            "a recall is reached by the budgets of a new dictionary",
+            "a target recall can be set only for a new dictionary",
             "add <--code dictionary>",
         )
     if chosen is not None and codec is not None and manifest.rerank == "dot":
@@ -139,7 +140,7 @@ def copy_index(
         existing = target.open(new).manifest
         if not existing.same_contents(manifest) or existing.items != source.manifest.items:
             raise BocError(
-                f"{place} has an index {new!r} with other contents",
+                f"{place} already has an index {new!r} with other contents",
                 "add <--replace>, or choose another name",
             )
         return replace_in(copied, up_to_date=True)
@@ -162,8 +163,9 @@ def copy_index(
 
 
 def _codec(source: StoredItems, code: Code | None, progress: Progress) -> SurrogateCodec | None:
-    """Return the codec that makes the terms: the new code, fitted; or the code of the index, if its
-    vectors were rounded after encoding; or None, if the stored terms are copied."""
+    """Return the codec that computes the terms: the new code after fitting, or the code of the
+    index if its vectors were rounded after encoding. Return None if the stored terms can be
+    copied."""
     if code is None:
         if source.index.exact_vectors:
             return None
@@ -171,8 +173,8 @@ def _codec(source: StoredItems, code: Code | None, progress: Progress) -> Surrog
         return None if own.reads_concepts else own
     if code.reads_concepts:
         raise BocError(
-            f"code {code} reads the encoder's concept sets, but {source.path} stores at most "
-            "rounded sets of unit length; rebuild the index from a feature file, or choose a code "
+            f"code {code} needs the encoder's concept sets, but {source.path} stores only rounded "
+            "sets of unit length, if any; rebuild the index from a feature file, or choose a code "
             "for vectors: scalar, bits, permutation, dictionary, words",
         )
     return fit_code(source, code.codec(source.manifest.identity.dim), progress)

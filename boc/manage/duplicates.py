@@ -1,8 +1,9 @@
-"""Find exact and near duplicates in an index, as groups.
+"""Find groups of exact duplicates and near-duplicates in an index.
 
-Each item is searched by its stored vector. The posting lists provide candidates, and the vectors
-decide. All members of a group are near the kept item. A group is not a connected component, since
-small steps could connect a sunset with a portrait.
+A search with the stored vector of each item finds candidates through the posting lists, and the
+cosines of the vectors decide which candidates are duplicates. Every member of a group is near the
+item that is kept. Groups are not connected components, because a chain of similar pictures could
+connect a sunset with a portrait.
 """
 
 from dataclasses import dataclass
@@ -17,15 +18,15 @@ from boc.search.background import ALIKE
 from boc.search.searcher import Searcher
 from boc.types import Embeddings, Item, Modality
 
-BATCH = 256  # items searched in one batch
-DEPTH = 16  # hits of the first search for an item; more if all of them are near
-HASH = "content_hash"  # metadata field with the digest of the file, if the index has it
+BATCH = 256  # items per batch of searches
+DEPTH = 16  # hits in the first search for an item; increased if all hits are near
+HASH = "content_hash"  # optional metadata field with the digest of the file
 
 
 @dataclass(frozen=True)
 class Duplicate:
-    """Member of a group. ``score`` is its cosine with the kept item; ``exact`` is True if the two
-    files or vectors are equal."""
+    """Duplicate of the kept item of a group. ``score`` is the cosine of the two items, and
+    ``exact`` is True if their files or vectors are identical."""
 
     item: Item
     score: float
@@ -34,7 +35,7 @@ class Duplicate:
 
 @dataclass(frozen=True)
 class DuplicateGroup:
-    """Kept item with its ``duplicates``, nearest first."""
+    """Item to keep, with its ``duplicates``, nearest first."""
 
     item: Item
     duplicates: list[Duplicate]
@@ -47,21 +48,21 @@ def find_duplicates(
     find: Modality | None = None,
     progress: Progress = silent,
 ) -> list[DuplicateGroup]:
-    """Find the groups of duplicates among the items of one modality, ordered by the id of the kept
+    """Return the groups of duplicates among the items of one modality, sorted by the id of the kept
     item.
 
-    Two items are near if the cosine of their vectors is at least ``threshold``; the default follows
-    from the cosines of random pairs, see ``Background.near``. Items with equal vectors, or equal
-    fields ``content_hash``, are exact duplicates. In each group the item with the smallest id is
-    kept, with all near items that are not in an earlier group. Raises BocError for a threshold
-    outside 0 to 1.
+    Two items are near if the cosine of their vectors is at least ``threshold``; the default is
+    derived from the cosines of random pairs (see ``Background.near``). Items with equal vectors, or
+    with the same ``content_hash``, are exact duplicates. Each group consists of the item with the
+    smallest id, which is kept, and all near items that are not in an earlier group. Raises BocError
+    if the threshold is not above 0 and at most 1.
     """
     modality = searcher.target(find)
     least = searcher.background(modality).near if threshold is None else threshold
     if not 0 < least <= 1:
         raise BocError(
-            f"the threshold must be above 0 and at most 1 (a cosine), got {least:g}; a common "
-            "threshold is 0.95",
+            f"the threshold must be a cosine above 0 and at most 1, got {least:g}; a common value "
+            "is 0.95",
         )
     index = searcher.index
     groups: dict[str, dict[str, float]] = {}
@@ -74,7 +75,7 @@ def find_duplicates(
         for row, (key, keys, values) in enumerate(zip(batch, *rank(queries, k=DEPTH), strict=True)):
             if key in taken:
                 continue
-            # A rounded vector may be shorter than 1, but an equal vector is always near.
+            # A rounded vector may have a length below 1, but equal vectors are always near.
             vector = queries.vectors[row]
             bound = min(least, float(vector @ vector) or 1.0) - ALIKE
             depth = DEPTH
@@ -82,7 +83,7 @@ def find_duplicates(
                 depth = 4 * depth
                 (keys,), (values,) = rank(queries.take([row]), k=depth)
             scores = dict(zip(keys[near], values[near].tolist(), strict=True))
-            # The search by a kept item may have missed this item.
+            # The search with the kept item may have missed this item.
             kept = next((other for other in scores if other in groups), None)
             if kept is not None:
                 groups[kept][key] = scores[kept]

@@ -1,4 +1,4 @@
-"""Facts about an index: its contents, and how it was made."""
+"""Report the facts about an index: its contents, and how it was built."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from boc.plugins import Engine
 
 
 def index_facts(index: Engine) -> dict[str, Any]:
-    """Return the facts of an index as values for programs and pages.
+    """Return the facts about an index, for use by programs and web pages.
 
-    ``items`` are the numbers of items by modality. ``code`` is the name of the code, or None if it
-    has no name; ``steps`` are its steps; ``terms`` and ``postings`` are the numbers of its terms
-    and of its postings. ``dimensions`` is the width of the vectors and ``vectors`` their type;
-    ``rounded`` is True if they are stored rounded, ``offsets`` if they include offsets that correct
-    hubs. ``concepts`` is the type of the concept sets. ``fields`` are the metadata fields with
-    their types. ``rerank`` and ``rm`` are the defaults of a search, ``plan`` is the plan of a
-    vector search without filters (``boc.plan.Way``), and ``recall`` the target recall. ``bytes``
-    are the sizes of the parts. ``encoder`` is the encoder and ``weights`` the SHA-256 of its
-    weights. ``created``, ``maker`` and ``format`` are as in the manifest.
+    ``items`` maps each modality to the number of its items. ``code`` is the name of the code, or
+    None if the code has no name; ``steps`` lists the steps of the code; ``terms`` and ``postings``
+    are the numbers of terms and postings. ``dimensions`` is the width of the vectors, and
+    ``vectors`` is their type; ``rounded`` is True if the stored vectors are rounded, and
+    ``offsets`` is True if the vectors include offsets that correct for hubs. ``concepts`` is the
+    type of the concept sets. ``fields`` maps the metadata fields to their types. ``rerank`` and
+    ``rm`` are the search defaults, ``plan`` is the plan of a vector search without filters
+    (``boc.plan.Way``), and ``recall`` is the target recall. ``bytes`` maps the parts of the index
+    to their sizes. ``encoder`` is the encoder, and ``weights`` is the SHA-256 of its weights.
+    ``created``, ``maker`` and ``format`` are the values in the manifest.
     """
     manifest = index.manifest
     code = code_of(manifest.codec)

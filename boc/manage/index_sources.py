@@ -1,4 +1,4 @@
-"""Sources of an index: feature files, vectors of other programs, a copy of an index, or pictures
+"""Sources of an index: feature files, vectors from other programs, a copy of an index, or pictures
 and sentences, which an encoder turns into vectors."""
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from boc.types import ImageRef, Item
 
 @dataclass
 class IndexSources:
-    """The sources of an index. ``unreadable`` maps the ids of pictures that could not be encoded to
-    the states of their files."""
+    """Sources of an index. ``unreadable`` maps the ids of pictures that could not be encoded to the
+    states of their files."""
 
     paths: list[Path]
     images: Path | None = None
@@ -43,8 +43,8 @@ class IndexSources:
 
     @cached_property
     def form(self) -> Literal["copy", "features", "vectors", "items"]:
-        """Return the kind of the sources: ``items`` need an encoder, all other kinds already have
-        vectors."""
+        """Return the kind of the sources. Only ``items`` need an encoder; the other kinds already
+        contain vectors."""
         first = self.paths[0]
         if len(self.paths) == 1 and first.suffix.lower() == SUFFIX and not first.is_dir():
             return "copy"
@@ -59,22 +59,22 @@ class IndexSources:
 
     @cached_property
     def items(self) -> Source:
-        """Return the pictures and sentences of the sources."""
+        """Return the pictures and sentences in the sources."""
         return open_sources(self.paths, self.images, self.exclude)
 
     def encoder(self, spec: str | None, device: str) -> Encoder | None:
-        """Load the encoder for pictures and sentences; return None if the sources have vectors.
-        Raises BocError without ``spec``."""
+        """Load the encoder for pictures and sentences, or return None if the sources already
+        contain vectors. Raises BocError if an encoder is needed and ``spec`` is None."""
         if self.form != "items":
             return None
-        # Errors in the source are reported before errors of the encoder.
+        # Report errors in the source before errors in the encoder.
         _ = self.items
         if spec is not None:
             return plugins.encoder(spec, device)
         raise BocError(
-            f"{self.paths[0]} has no vectors yet, and no encoder is named to make them",
-            "get one: <boc model get clip>, then repeat the command with <--encoder clip> (or with "
-            "your own: <--encoder KIND:FOLDER>)",
+            f"{self.paths[0]} contains no vectors, and no encoder is given to compute them",
+            "get an encoder with <boc model get clip>, then try again with <--encoder clip> (or "
+            "with your own encoder: <--encoder KIND:FOLDER>)",
         )
 
     @contextmanager
@@ -89,10 +89,10 @@ class IndexSources:
         ocr: bool,
     ) -> Iterator[VectorSource]:
         """Open the vectors for the index ``name``. If the sources are items, ``network`` encodes
-        them first, as ``encoded`` does. Raises SourceError if there are no usable items."""
+        them first (see ``encoded``). Raises SourceError if there are no usable items."""
         if ocr and network is None:
             raise SourceError(
-                f"{self.paths[0]}: no pictures whose words could be read",
+                f"{self.paths[0]}: contains no pictures, so no text can be recognised",
                 "leave out <--ocr>",
             )
         if self.form == "features":
@@ -133,9 +133,9 @@ def still_unreadable(
     network: Encoder,
 ) -> dict[str, list[int]]:
     """Return the file states, by id, of failed pictures that still cannot be read and whose files
-    have not changed since ``states``.
+    have not changed since ``states`` were recorded.
 
-    The next sync tries all other failed pictures again: perhaps their disk was away.
+    The next sync retries all other failed pictures, because their disk may have been unmounted.
     """
     failed = {key for key, _ in failures}
     result = {}
@@ -161,7 +161,7 @@ def paths_of(source: Path | str | Sequence[Path | str]) -> list[Path]:
     ):
         got = " ".join(repr(source).split())[:60]
         raise BocError(
-            f"a source must be a path or a list of paths, got {got}; save arrays by numpy.save",
+            f"a source must be a path or a list of paths, got {got}; save arrays with numpy.save",
         )
     return [Path(path).expanduser() for path in sources]
 
@@ -179,11 +179,11 @@ def encoded(
     pictures: Mapping[str, Picture] | None = None,
 ) -> Iterator[Path]:
     """Encode a source for the index ``name``, and yield the path of the feature file. The file is
-    removed when the block succeeds.
+    removed if the block succeeds.
 
-    After a kill or an error, the same call continues the file, unless it has ``pictures`` in memory
-    (by id); a call with other contents removes the file. Raises BocError if another process encodes
-    for this index.
+    If the process is killed or an error occurs, the same call resumes the encoding, unless
+    ``pictures`` maps ids to pictures in memory. A call with other contents removes the unfinished
+    file. Raises BocError if another process is encoding items for this index.
     """
     contents = [source.digest, source.stamp, network.identity.digest, str(concepts), str(ocr)]
     if pictures:
@@ -206,9 +206,9 @@ def encoded(
 
 @contextmanager
 def beside(name: str, at: str, contents: object) -> Iterator[Path]:
-    """Yield a path beside the index ``name`` for a file made from ``contents``. Files that earlier
-    calls with other contents left are removed first; the file itself is removed when the block
-    succeeds."""
+    """Yield a path next to the index ``name`` for a temporary file that depends on ``contents``.
+    Files left behind by earlier calls with other contents are removed first, and the file itself is
+    removed if the block succeeds."""
     place = place_of(at)
     path = place / f".{name}.{json_sha256(contents)[:12]}.features.h5"
     lock = place / f".{name}.lock"
@@ -226,8 +226,8 @@ _LEFT = ".{}." + "[0-9a-f]" * 12 + ".features.h5*"
 
 
 def clear(name: str, at: str) -> None:
-    """Remove files that killed commands encoded for the index ``name``, unless another process
-    encodes for it now."""
+    """Remove the temporary files that killed commands left behind for the index ``name``, unless
+    another process is encoding items for this index."""
     if any(place_of(at).glob(_LEFT.format(name))):
         with suppress(BocError), beside(name, at, None) as path:
             path.touch()

@@ -1,4 +1,5 @@
-"""Write and read copies of an index as files: uncompressed zip archives of the index folder."""
+"""Write and read copies of an index as single files, which are uncompressed zip archives of the
+index folder."""
 
 from __future__ import annotations
 
@@ -36,10 +37,10 @@ def pack(folder: Path, path: Path) -> None:
 
 @contextmanager
 def unpacked(path: Path, folder: Path) -> Iterator[StoredItems]:
-    """Unpack a copy into ``folder`` and open it; the folder is removed when the block ends. Raises
-    SourceError for names or sizes that no copy has, and ManifestError if the bytes of a file differ
-    from the commit."""
-    # A killed call may have left a part of the folder.
+    """Unpack a copy into ``folder`` and open the index; the folder is removed when the block ends.
+    Raises SourceError for file names or sizes that cannot occur in a copy, and ManifestError if the
+    bytes of a file do not match the commit."""
+    # A killed call may have left an incomplete folder.
     shutil.rmtree(folder, ignore_errors=True)
     try:
         member_name = re.compile(
@@ -55,7 +56,7 @@ def unpacked(path: Path, folder: Path) -> Iterator[StoredItems]:
                     size += member.file_size
                     if name is None or member.compress_type != zipfile.ZIP_STORED:
                         raise ValueError(
-                            f"{member.filename[:60]!r} is packed, or is not a name of its files",
+                            f"{member.filename[:60]!r} is compressed, or is not an index file",
                         )
                     names.add(name[1])
                 (index,) = names

@@ -15,17 +15,17 @@ from boc.progress import Progress, silent
 from boc.types import MODALITIES, Embeddings, Modality, Ragged
 from boc.vectors import Ints
 
-# Vectors per modality from which a code is learned, unless its steps need more.
+# Number of vectors per modality from which a code is learned, unless its steps need more.
 FIT_SAMPLE = 100_000
-# Concept sets per modality from which a code is learned.
+# Number of concept sets per modality from which a code is learned.
 FIT_SETS = 2000
-# Items per modality that are held out when a dictionary is learned, to evaluate the dictionary.
+# Number of items per modality that are held out to evaluate a dictionary.
 HELD_OUT = 250
 
 
 @dataclass(frozen=True)
 class VectorSample:
-    """Vectors of ``size`` items of one modality, spread evenly over ``file``, except the rows
+    """Vectors of ``size`` evenly spaced items of one modality in ``file``, except the rows in
     ``without``."""
 
     file: VectorSource
@@ -51,11 +51,11 @@ class VectorSample:
 
 
 def held_out(count: int) -> Ints:
-    """Return the rows, among the ``count`` items of a modality, that are held out when a dictionary
-    is learned: at most a fifth of them, and no rows if there are fewer than 250 items.
+    """Return the rows to hold out when a dictionary is learned from the ``count`` items of a
+    modality: at most a fifth of the rows, and no rows if ``count`` is below 250.
 
-    The centroids of a dictionary lie near the vectors that it was learned from, so the recall on
-    these vectors would be too high.
+    The centroids of a dictionary lie close to the vectors from which it was learned, so a recall
+    measured on these vectors would be too high.
     """
     size = min(HELD_OUT, count // 5) if count >= HELD_OUT else 0
     return np.arange(size) * count // max(1, size)
@@ -68,10 +68,11 @@ def fit_code(
     *,
     sample: int = FIT_SAMPLE,
 ) -> SurrogateCodec:
-    """Fit ``codec`` on items spread evenly over ``file``: on ``sample`` vectors per modality, or as
-    many as its steps need; and on 2,000 concept sets per modality, if it learns from concept sets.
+    """Fit ``codec`` on evenly spaced items of ``file``: on ``sample`` vectors per modality, or more
+    if its steps need more, and on 2,000 concept sets per modality if the codec learns from concept
+    sets.
 
-    ``progress`` is called before and after.
+    ``progress`` is called before and after the fit.
     """
     counts = {modality: file.count(modality) for modality in MODALITIES}
     total = sum(counts.values())
@@ -91,7 +92,7 @@ def fit_code(
             sets = [row.concepts for row in rows if row.concepts is not None]
             if len(sets) < len(rows):
                 raise FeatureFileError(
-                    f"{file.path}: contains no concept vectors; extract it again with concepts",
+                    f"{file.path}: no concept vectors; extract the file again with concepts",
                 )
             samples.append(
                 Embeddings(

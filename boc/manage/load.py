@@ -1,5 +1,5 @@
-"""Load feature files into indexes: fit a code, load, add. ``boc.manage.build`` starts from
-pictures."""
+"""Load feature files into a new index, or add them to an existing index. ``boc.manage.build``
+starts from pictures."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from boc.manage.stored import StoredItems
     from boc.manage.vector_items import VectorItems
 
-BATCH = 4096  # items encoded and added at a time
-CONCEPT_BATCH = 256  # items at a time with concept sets, which are many times larger
+BATCH = 4096  # items per batch
+CONCEPT_BATCH = 256  # items per batch with concept sets, which are many times larger
 DEFAULT_RM = 10.0
 
 
 VectorSource: TypeAlias = "FeatureFile | FeatureFiles | StoredItems | VectorItems"
-"""A source of items with their vectors: feature files, an index, or vector files of other
+"""A source of items with their vectors: feature files, an index, or vector files from other
 programs."""
 
 
@@ -54,10 +54,10 @@ def new_manifest(
     """Return the manifest of an index with all items of ``file``, a fitted ``codec`` and
     ``metadata``.
 
-    ``vectors`` is the type to which vectors are rounded, float16 or int8; with None they keep their
-    type in ``file``. ``concepts`` is the type in which concept sets are stored, float16 or int8;
-    with None they are not stored, unless the ``rerank`` metric needs them. Raises FeatureFileError
-    if ``file`` has no sets to store.
+    Vectors are rounded to the type ``vectors``, float16 or int8; if it is None, vectors keep their
+    type in ``file``. Concept sets are stored in the type ``concepts``, float16 or int8; if it is
+    None, concept sets are stored only if the ``rerank`` metric needs them. Raises FeatureFileError
+    if concept sets are needed but ``file`` contains no sets.
     """
     head = file.header
     if check_metric(rerank) != "dot":
@@ -68,7 +68,7 @@ def new_manifest(
     types = _types_of(metadata)
     if own.keys() & types.keys():
         raise BocError(
-            f"this code writes the words of pictures to the metadata field {FIELD!r}; rename yours",
+            f"this code stores words in the metadata field {FIELD!r}; rename your field",
         )
     return Manifest.new(
         head.identity,
@@ -86,8 +86,8 @@ def new_manifest(
 
 
 def usual_cosines(source: VectorSource) -> dict[str, float]:
-    """Return the usual cosine of two items, by modality, and the number of items: the manifest
-    entry ``usual``, equal for equal sources."""
+    """Return the manifest entry ``usual``: the number of items, and the typical cosine of two items
+    in each modality. Equal sources give equal entries."""
     rng = np.random.default_rng(0)
     usual: dict[str, float] = {"items": sum(map(source.count, MODALITIES))}
     for modality in MODALITIES:
@@ -108,14 +108,15 @@ def load_index(
     *,
     part: str | None = None,
 ) -> Iterator[int]:
-    """Make the index ``name`` at back end ``at`` from embeddings, and replace an older index of
-    this name.
+    """Build the index ``name`` at the back end ``at`` from embeddings, and replace any existing
+    index of this name.
 
-    ``code`` is a fitted codec or, for a copy of an index, the arrays of its code; then the stored
-    terms and concept sets are used unchanged. Yields the number of items done, including items of
-    an earlier load that was killed. The index is published when the iterator is exhausted.
-    ``metadata`` must match ``manifest``. With ``part``, ``I/N``, this process is one of N processes
-    and takes every N-th batch; the last process publishes the index.
+    ``code`` is a fitted codec. For a copy of an index, ``code`` contains the arrays of the code
+    instead, and the stored terms and concept sets are used unchanged. Yields the number of items
+    done, including items from an earlier load that was killed. The index is published when the
+    iterator is exhausted. ``metadata`` must match ``manifest``. With ``part`` (``I/N``), this
+    process is one of N processes and loads every N-th batch; the last process to finish publishes
+    the index.
     """
     _check_items(file, metadata)
     codec = None
@@ -142,12 +143,12 @@ def add_features(
     name: str,
     metadata: Metadata | None,
 ) -> Iterator[int]:
-    """Add all items of ``file`` to the index ``name`` with its code, and replace items with the
-    same ids.
+    """Add all items of ``file`` to the index ``name``, using its code, and replace items that have
+    the same ids.
 
-    Yields the number of items done. Raises EncoderError if another encoder made the items, BocError
-    if the index does not declare their metadata fields, and FeatureFileError if the index stores
-    concept sets and ``file`` has no sets.
+    Yields the number of items done. Raises EncoderError if the items come from another encoder,
+    BocError if the index does not declare their metadata fields, and FeatureFileError if the index
+    stores concept sets but ``file`` contains no sets.
     """
     backend = plugins.backend(at)
     with backend.edit(check_name(name)) as editor:
@@ -191,10 +192,10 @@ def write_items(
     """Encode all items of ``file`` for this manifest, and call ``put`` with each batch. Yields the
     number of items done.
 
-    The terms come from ``codec`` or, if it is None, are the stored terms. ``select`` decides from
-    the number of a batch, and a function that returns its ids, whether to write the batch. Values
-    of a metadata table replace values in the file. Fields of the file that the index does not
-    declare with the same type are left out.
+    ``codec`` computes the terms; if it is None, the stored terms are used. ``select`` receives the
+    number of a batch and a function that returns the ids of the batch, and decides whether the
+    batch is written. Values in ``metadata`` override values in the file. Fields of the file that
+    the index does not declare with the same type are omitted.
     """
     types = file.header.types
     odd = {name for name, kind in types.items() if manifest.fields.get(name) != kind}
@@ -217,9 +218,9 @@ def write_items(
         beyond = (np.abs(embeddings.vectors) > largest).any(axis=1)
         if beyond.any():
             raise FeatureFileError(
-                f"the vector of {items[beyond.argmax()].id!r} has numbers too large for "
-                f"{manifest.vector_dtype}, as "
-                "which the index stores vectors; extract the features again, with smaller vectors",
+                f"the vector of {items[beyond.argmax()].id!r} contains numbers too large "
+                f"for {manifest.vector_dtype}, the vector type of this index; "
+                "extract the features again with smaller vectors",
             )
         if manifest.fields:
             items = list(map(with_fields, items))
@@ -227,7 +228,7 @@ def write_items(
             assert batch.stored is not None
             terms = batch.stored.terms
         else:
-            # Vectors are rounded first, so that the terms match the stored vectors.
+            # Round the vectors first, so that the terms match the stored vectors.
             if manifest.vector_dtype != file.header.dtype:
                 rounded = round_trip(embeddings.vectors, manifest.vector_dtype)
                 embeddings = replace(embeddings, vectors=rounded.astype(np.float32, copy=False))
@@ -258,11 +259,8 @@ def source_digest(
     *,
     sets: bool = False,
 ) -> str:
-    """Return the digest of the data that an index takes from a file.
-
-    These data are the list of items with their vectors, the concept sets if ``sets`` is true, and
-    the metadata.
-    """
+    """Return a digest of the data that an index reads from a file: the items with their vectors,
+    the concept sets if ``sets`` is true, and the metadata."""
     parts = [file.header.source, file.contents(sets=sets)]
     if metadata is not None:
         parts.append(metadata.digest)
@@ -274,9 +272,9 @@ def _check_concepts(file: VectorSource) -> None:
         for *_, read in islice(file.lazy_batches(modality, 1, sets=True), 1):
             if read().embeddings.concepts is None:
                 raise FeatureFileError(
-                    f"{file.path}: no concept sets of its {modality} items",
-                    "make it with <boc extract --encoder> (an encoder that has them, such as "
-                    "tern), or leave out <--concepts> and <--rerank>",
+                    f"{file.path}: contains no concept sets for its {modality} items",
+                    "create the file with <boc extract --encoder> and an encoder that has concept "
+                    "sets, such as tern, or leave out <--concepts> and <--rerank>",
                 )
 
 
@@ -286,12 +284,12 @@ def check_same_encoder(file: VectorSource, manifest: Manifest) -> None:
     theirs = manifest.identity
     if ours.digest != theirs.digest:
         raise EncoderError(
-            f"{file.path}: made by {ours.spec}, but the index by {theirs.spec}; use one encoder",
+            f"{file.path}: encoded by {ours.spec}, but the index by {theirs.spec}; use one encoder",
         )
 
 
 def facts_among(metadata: Metadata | None) -> list[str]:
-    """Return the fields of a table that would otherwise hold facts of the files, sorted."""
+    """Return the names of the table fields that replace file facts, sorted."""
     return sorted(_types_of(metadata).keys() & FACTS.keys())
 
 
@@ -306,8 +304,8 @@ def check_fields(manifest: Manifest, metadata: Metadata | None) -> None:
     if odd:
         declared = ", ".join(f"{name}:{kind}" for name, kind in manifest.fields.items()) or "none"
         raise BocError(
-            f"the index has no metadata fields {', '.join(odd)} (it has: {declared}); rebuild it, "
-            "or rename them",
+            f"the index does not declare the metadata fields {', '.join(odd)} (it declares: "
+            f"{declared}); rebuild the index, or rename the fields",
         )
 
 
@@ -319,8 +317,8 @@ def _check_items(file: VectorSource, metadata: Metadata | None) -> None:
     strange = metadata.strangers(items)
     if len(strange) == len(metadata.rows):
         raise BocError(
-            f"no id of the metadata matches an item (such as {strange[0]!r}); give ids of "
+            f"no metadata id matches an item (for example {strange[0]!r}); use ids from "
             f"{file.path}",
         )
     if strange:
-        note(f"{len(strange)} lines of the metadata match no item here (such as {strange[0]!r})")
+        note(f"{len(strange)} metadata lines match no item here (for example {strange[0]!r})")

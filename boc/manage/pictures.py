@@ -1,5 +1,5 @@
-"""Add single pictures to an index: files, or pictures in memory, which have no path in the
-index."""
+"""Add single pictures to an index, from files or from memory. Pictures from memory have no path in
+the index."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def add_pictures(
     ocr: bool,
     progress: Progress,
 ) -> LoadReport:
-    """Add pictures to the index ``name``, which ``searcher`` has open, with its encoder.
+    """Add pictures to the index ``name``, which ``searcher`` has open, using its encoder.
 
-    Their ids are ``ids``, by default the names of the files; a picture in memory has its id as its
-    content. Each picture gets the metadata ``fields``. Pictures that cannot be read are listed in
-    the report. Raises SourceError if no picture can be read, and BocError for invalid ids or
-    fields.
+    ``ids`` are the ids of the pictures; the default ids are the file names. The content of a
+    picture in memory is its id. Each picture gets the metadata ``fields``. Pictures that cannot be
+    read are listed in the report. Raises SourceError if no picture can be read, and BocError for
+    invalid ids or fields.
     """
     if ids is None:
         keys = [path_text(Path(each).name) for each in pictures if isinstance(each, (str, Path))]
@@ -49,12 +49,12 @@ def add_pictures(
         keys = list(ids)
     if len(keys) != len(pictures) or not all(isinstance(key, str) and key for key in keys):
         raise BocError(
-            f"{len(pictures)} pictures need as many ids, got {ids!r}; give id= for one picture, "
-            "ids= for several; only files have default names",
+            f"{len(pictures)} pictures need the same number of ids, got {ids!r}; give id= for one "
+            "picture, or ids= for several; only files have default ids",
         )
     twice, count = Counter(keys).most_common(1)[0]
     if count > 1:
-        raise BocError(f"{count} pictures have the id {twice!r}; give ids=, one per picture")
+        raise BocError(f"{count} pictures have the id {twice!r}; give unique ids in ids=")
     if fault := check_text("".join(keys)):
         raise BocError(f"ids: {fault}")
     manifest = searcher.index.manifest

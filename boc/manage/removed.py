@@ -1,8 +1,9 @@
-"""Keep the vectors of removed pictures for thirty days, so that a picture that comes back is not
+"""Keep the vectors of removed pictures for thirty days, so that a picture that reappears is not
 encoded again.
 
-The removed pictures of an index are an index of their own, in the folder ``.removed`` beside it.
-There, the id of a picture is its ``content_hash``, and its content is the time of the removal.
+The removed pictures of an index are stored in a separate index, in the folder ``.removed`` next to
+the original index. In the separate index, the id of a picture is its ``content_hash``, and its
+content is the time of removal.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ DAYS = 30
 
 
 class RemovedPictures:
-    """The removed pictures of the index ``name``, which is open as ``index``: ``items`` by id.
+    """Removed pictures of the index ``name``, which is open as ``index``. ``items`` maps ids to
+    removed pictures.
 
-    ``rows`` is the index that holds them, or ``index`` itself if they are missing, damaged, or of
-    another encoder or code.
+    ``rows`` is the index that contains the removed pictures, or ``index`` itself if the former is
+    missing, damaged, or from another encoder or code.
     """
 
     def __init__(self, name: str, at: str, index: Engine) -> None:
@@ -51,7 +53,7 @@ class RemovedPictures:
                 self.rows = rows
 
     def add(self, items: Sequence[Item]) -> None:
-        """Add the pictures among some items of the index, and drop pictures that were removed more
+        """Add the pictures among ``items`` of the index, and drop pictures that were removed more
         than thirty days ago."""
         leaving = {
             digest: replace(item, content=f"{_now()}")
@@ -62,7 +64,7 @@ class RemovedPictures:
             if not self.items and self.rows is not self._index:
                 self._backend.remove(self._name)
             return
-        # A load that was killed is not continued.
+        # With a random source, a killed load cannot be resumed.
         manifest = replace(self._index.manifest, source=uuid4().hex, unreadable={})
         kept = {key: item for key, item in self.items.items() if key not in leaving}
         try:
@@ -74,12 +76,12 @@ class RemovedPictures:
                         writer.add(rows._replace(items=named))
                 writer.commit()
         except BocError as error:
-            note(f"removed pictures will be encoded again if they come back ({error})")
+            note(f"removed pictures will be encoded again if they reappear ({error})")
         self._open()
 
 
 def backend_of(at: str) -> Backend:
-    """Return the back end that holds the removed pictures of the indexes at ``at``."""
+    """Return the back end that stores the removed pictures of the indexes at ``at``."""
     return plugins.backend(f"file:{place_of(at) / '.removed'}")
 
 

@@ -1,4 +1,4 @@
-"""Read an index as the source of another index: its items with all their stored data, in
+"""Read an index as the source of another index: all items with all their stored data, in
 batches."""
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,12 +31,12 @@ VALUES: dict[str, tuple[type, ...]] = {
     "integer": (int,),
     "float": (float, int),
 }
-"""Python types of the values of each type of metadata."""
+"""Python types of the values for each metadata type."""
 
 
 class StoredItems:
-    """Index ``name`` as a source, read like a feature file. Raises BackendError if it does not
-    exist."""
+    """Index ``name`` as a source that is read like a feature file. Raises BackendError if the index
+    does not exist."""
 
     def __init__(self, backend: Backend, name: str) -> None:
         self._backend = backend
@@ -65,10 +65,10 @@ class StoredItems:
         return self.manifest.items[modality]
 
     def items(self, modality: Modality) -> Iterator[Item]:
-        """Yield the items of one modality in the order of their ids.
+        """Yield the items of one modality, sorted by id.
 
-        Values that metadata cannot hold are left out: documents of other programs have nulls,
-        points, and fields that no filter supports.
+        Values that are not valid metadata are omitted, because documents of other programs can
+        contain nulls, points, and fields that no filter supports.
         """
         if not self.count(modality):
             return
@@ -88,16 +88,16 @@ class StoredItems:
             yield replace(item, fields=fields)
 
     def sample(self, modality: Modality, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
-        """Yield the vectors of items of one modality in blocks, float32 (n, d). ``rows`` are the
-        numbers of the items in the order of their ids."""
+        """Yield the vectors of items of one modality in blocks, float32 (n, d). ``rows`` contains
+        the positions of the items when they are sorted by id."""
         numbers = set(rows.tolist())
         ids = (item.id for number, item in enumerate(self.items(modality)) if number in numbers)
         while some := list(islice(ids, 1000)):
             yield self.index.vectors(some).astype(np.float32)
 
     def lazy_batches(self, modality: Modality, size: int, *, sets: bool) -> Iterator[LazyBatch]:
-        """Yield lazy batches of the items of one modality, with concept sets if the index has
-        any."""
+        """Yield lazy batches of the items of one modality, with concept sets if the index stores
+        them."""
         items = self.items(modality)
         while some := list(islice(items, size)):
             yield len(some), partial(_ids, some), partial(self._batch, modality, some)
@@ -112,19 +112,20 @@ class StoredItems:
         return json_sha256([self.manifest.source, self.index.exact_vectors])
 
     def check_unchanged(self) -> None:
-        """Raise BocError if the index has changed since it was opened; warn about values that were
-        left out."""
+        """Raise BocError if the index has changed since it was opened, and warn about omitted
+        values."""
         if self.left_out:
             note(
-                f"values that no filter of {self.path} knows are left out, in the fields "
+                f"values that no filter of {self.path} supports are omitted from the fields "
                 f"{', '.join(sorted(self.left_out)[:10])}",
             )
         if self._backend.open(self.path).manifest != self.manifest:
-            raise BocError(f"{self.path} changed during the copy; copy it while nobody edits it")
+            raise BocError(f"{self.path} changed during the copy; retry while no process edits it")
 
 
 def stored_rows(index: Engine, items: Sequence[Item]) -> Rows:
-    """Return all stored data of ``items``. Raises BocError if an item was deleted meanwhile."""
+    """Return all stored data of ``items``. Raises BocError if an item has been deleted in the
+    meantime."""
     ids = _ids(items)
     try:
         rows = Rows(items, index.terms(ids), index.vectors(ids).astype(np.float32))
@@ -133,7 +134,8 @@ def stored_rows(index: Engine, items: Sequence[Item]) -> Rows:
         return rows
     except KeyError as error:
         raise BocError(
-            f"item {error.args[0]!r} was deleted meanwhile; copy an index while nobody edits it",
+            f"item {error.args[0]!r} was deleted in the meantime; copy the index again while no "
+            "process edits it",
         ) from None
 
 
@@ -156,12 +158,12 @@ def stored_manifest(
     rerank: Metric | None,
     metadata: Metadata | None = None,
 ) -> tuple[Manifest, Mapping[str, NDArray[Any]]]:
-    """Return the manifest of a new index like ``source``, still without items, and the arrays of
-    its code. The code is ``codec``, by default the codec of the source."""
+    """Return the manifest of a new, empty index like ``source``, and the arrays of its code. The
+    code is ``codec``, by default the codec of the source."""
     old = source.manifest
     if rerank is not None and check_metric(rerank) != "dot" and old.concept_dtype is None:
         raise BocError(
-            f"{source.path} has no concept sets, which {rerank} compares",
+            f"{source.path} has no concept sets, which {rerank} needs",
             "leave out <--rerank>",
         )
     parts = [old.source]

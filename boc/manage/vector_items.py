@@ -36,10 +36,10 @@ class _Part(NamedTuple):
 class VectorItems:
     """Items and vectors from files that ``boc.inputs.vector_files`` reads.
 
-    Vectors are scaled to unit length, unless their length counts. ``stored_as`` is the type in
-    which an index stores them by default: float16, or float32 if their length counts. ``failures``
-    are pairs (id, reason) of rows that cannot be used. Raises SourceError if the files do not
-    belong together.
+    Vectors are scaled to unit length, unless their length is significant. ``stored_as`` is the type
+    in which an index stores the vectors by default: float16, or float32 if their length is
+    significant. ``failures`` contains an (id, reason) pair for each unusable row. Raises
+    SourceError if the files do not belong together.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -47,8 +47,8 @@ class VectorItems:
         widths = {int(file.rows.shape[1]) for file in files}
         if len(widths) > 1:
             raise SourceError(
-                f"{paths[0]} and the other files contain vectors of different widths; index them "
-                "apart",
+                f"{paths[0]} and the other files contain vectors of different widths; build a "
+                "separate index for each width",
             )
         (width,) = widths
         lists = _items(files)
@@ -93,7 +93,7 @@ class VectorItems:
         return Batch(part.items, Embeddings(part.items[0].modality, part.vectors(part.rows)))
 
     def sample(self, modality: Modality, rows: Ints) -> Iterator[Floats]:
-        """Yield the vectors of the items with the numbers ``rows`` (ascending) in blocks, float32
+        """Yield the vectors of the items at the positions ``rows`` (ascending) in blocks, float32
         (n, d)."""
         for part in self._of(modality):
             first, last = np.searchsorted(rows, (0, len(part.items)))
@@ -111,8 +111,8 @@ class VectorItems:
 
 
 def _items(files: Sequence[VectorRows]) -> list[list[Item]]:
-    """Return the items of each file. Raises SourceError if the pictures of some sentences are
-    unknown, or if an id occurs twice."""
+    """Return the items of each file. Raises SourceError if the picture of a sentence is unknown, or
+    if an id occurs twice."""
     ids = [file.ids or list(map(str, range(file.rows.shape[0]))) for file in files]
     pairs = list(zip(files, ids, strict=True))
     known = [key for file, own in pairs if file.sentences is None for key in own]
@@ -127,7 +127,7 @@ def _items(files: Sequence[VectorRows]) -> list[list[Item]]:
             if len(own) != each * len(known):
                 raise SourceError(
                     f"{file.path}: {len(own)} sentences for {len(known)} pictures, without picture "
-                    "ids; write the id of its picture and a tab before each sentence",
+                    "ids; before each sentence, write the id of its picture and a tab",
                 )
             owners = [known[row // each] for row in range(len(own))]
         keys = file.ids or [f"{owner}#{row % max(1, each)}" for row, owner in enumerate(owners)]
@@ -140,6 +140,6 @@ def _items(files: Sequence[VectorRows]) -> list[list[Item]]:
     key, count = Counter(item.id for each in items for item in each).most_common(1)[0]
     if count > 1:
         raise SourceError(
-            f"{count} vectors have the id {key!r}; write ids beside each file: X.ids.txt for X.npy",
+            f"{count} vectors have the id {key!r}; add ids next to each file: X.ids.txt for X.npy",
         )
     return items

@@ -1,4 +1,4 @@
-"""Keep an index in line with its pictures: sync it whenever files change."""
+"""Keep an index up to date with its pictures by syncing it whenever files change."""
 
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -15,12 +15,12 @@ from boc.search.searcher import Searcher
 
 @dataclass(frozen=True)
 class Pace:
-    """Waiting times of a watch.
+    """Wait times of a watch.
 
     A sync starts ``quiet`` ms after the last change, and at most ``longest`` ms after the first
-    change. Every ``look`` ms the watch checks whether the folders are still the same. A failed sync
-    is repeated after ``again`` seconds. After ``every`` seconds without a change everything is
-    compared, since network disks report no changes.
+    change. Every ``look`` ms, the watch checks whether a folder has been mounted, unmounted or
+    replaced. A failed sync is retried after ``again`` seconds. After ``every`` seconds without a
+    change, all files are compared, because network disks do not report changes.
     """
 
     quiet: int = 300
@@ -44,12 +44,13 @@ def watch(
     pace: Pace = Pace(),
     **options: Any,
 ) -> None:
-    """Sync the index ``name`` now and whenever files of ``source`` change, until ``stop()``, which
-    is called at each look, returns True.
+    """Sync the index ``name`` now, and then whenever files in ``source`` change, until ``stop()``
+    returns True.
 
-    ``notify`` gets the report of the first sync, and of each sync that did something or that finds
-    a different set of folders missing. It also gets each error once, for example for a disk that is
-    not mounted; after an error nothing is removed, and the sync is repeated.
+    ``notify`` receives the report of the first sync, and of each later sync that changed the index
+    or found that other folders are missing. ``notify`` also receives each error once, for example
+    if a disk is not mounted. After an error, no items are removed, and the sync is retried.
+    ``stop`` is called every ``pace.look`` ms.
 
     The other parameters and ``options`` are as in ``sync_index``. Raises BocError if the package
     watchfiles is not installed, or if the index does not exist.
@@ -86,10 +87,11 @@ def watch(
 
 @dataclass
 class Moments:
-    """Times for a sync: at the start, after each change, and when ``patience`` seconds have passed.
+    """Moments at which a sync is due: at the start, after each change, and after ``patience``
+    seconds without a change.
 
-    While a place is missing, a sync is due every second. With ``some``, this applies only while all
-    places are missing.
+    While a path is missing, a sync is due every ``pace.look`` ms. With ``some``, this applies only
+    while all paths are missing.
     """
 
     places: Sequence[Path]
@@ -113,10 +115,11 @@ class Moments:
                     looked = time.monotonic()
                     yield
                 if self.stop() or _marks(self.places) != marks:
-                    break  # a disk was mounted or unmounted: watch the folder there now
+                    break  # A disk was mounted or unmounted, so watch the folders again.
 
     def _changes(self) -> Iterator[Collection[object]]:
-        """Yield sets of changed files; an empty set if nothing changes for a while."""
+        """Yield sets of changed files, and an empty set whenever no file has changed for a
+        while."""
         with needing("watching", "watch"):
             import watchfiles
         roots = {_root(place) for place in self.places if place.exists()}
@@ -131,16 +134,16 @@ class Moments:
             )
         except OSError as error:
             raise BocError(
-                f"the folders cannot be watched ({error}); set WATCHFILES_FORCE_POLLING=1 to check "
-                "all files repeatedly, or allow more watches (fs.inotify.max_user_watches)",
+                f"the folders cannot be watched ({error}); set WATCHFILES_FORCE_POLLING=1 to poll "
+                "all files instead, or raise the limit fs.inotify.max_user_watches",
             ) from error
 
 
 def _marks(places: Sequence[Path]) -> list[tuple[object, ...] | None]:
-    """Return values that identify the files and folders at these paths, and the mounts below them;
-    None for a missing path. A different mount at a path changes its value."""
+    """Return, for each path, a value that identifies the file or folder and the mounts below it, or
+    None if the path is missing. The value changes when another disk is mounted there."""
     marks = []
-    table = Path("/proc/self/mountinfo")  # exists on Linux
+    table = Path("/proc/self/mountinfo")  # exists only on Linux
     mounts = table.read_text(errors="replace").splitlines() if table.exists() else []
     for place in places:
         try:

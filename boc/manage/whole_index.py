@@ -14,7 +14,7 @@ from boc.plugins import check_name
 
 @dataclass(frozen=True)
 class CompactReport:
-    """Sizes of an index in bytes, before and after it was compacted."""
+    """Sizes of an index in bytes before and after compaction."""
 
     before: int
     after: int
@@ -33,7 +33,7 @@ def delete_index(name: str, *, at: str = PLACE) -> int | None:
     """
     backend = plugins.backend(at)
     count = None
-    # A damaged index is also deleted.
+    # A damaged index can be deleted as well.
     with suppress(ManifestError):
         count = sum(backend.open(check_name(name)).manifest.items.values())
     backend.remove(name)
@@ -43,10 +43,11 @@ def delete_index(name: str, *, at: str = PLACE) -> int | None:
 
 
 def compact_index(name: str, *, at: str = PLACE) -> CompactReport:
-    """Merge the index ``name`` into one segment, and drop its deleted and replaced rows.
+    """Merge the segments of the index ``name`` into a single segment, and drop deleted and replaced
+    rows.
 
-    Searches continue in the meantime and give the same results. Raises BackendError if there is no
-    such index.
+    Searches keep working during the merge and return the same results. Raises BackendError if there
+    is no such index.
     """
     backend = plugins.backend(at)
     before = sum(backend.open(check_name(name)).sizes().values())

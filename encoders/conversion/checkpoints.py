@@ -25,7 +25,7 @@ from ..runtime.model_folder import make
 PREFIX = "img_txt_enc."
 BERT = "txt_enc.bert_model."
 WORDS = f"{BERT}embeddings.word_embeddings.weight"
-# weights without effect on the output: unused heads, BERT's pooler, a list of positions
+# These weights have no effect on the output: unused heads, BERT's pooler, a list of positions.
 UNUSED = re.compile(
     r"txt_enc\.map\.|img_enc\.fc\.|txt_enc\.bert_model\.(pooler\.|embeddings\.position_ids$)",
 )
@@ -38,8 +38,8 @@ PLAIN: list[Any] = [
     (scalar, "numpy.core.multiarray.scalar"),
     (scalar, "numpy._core.multiarray.scalar"),
 ]
-"""Types in published files beside tensors and containers: options, and scores as numpy scalars,
-under their names before and since numpy 2."""
+"""Types that published files contain besides tensors and containers: options, and scores as NumPy
+scalars, whose module was renamed in NumPy 2."""
 SETTINGS = {
     ("model", "text-aggregation"): ("first",),
     ("model", "image-aggregation"): ("first",),
@@ -51,8 +51,9 @@ SETTINGS = {
 
 
 def read_published(path: Path) -> dict[str, Any]:
-    """Read a published checkpoint unchanged, with tensors on the CPU. It contains ``model``, one or
-    two mappings from names to tensors, and either ``config`` (TERN, TERAN) or ``opt`` (VSRN).
+    """Read a published checkpoint without changes, with its tensors on the CPU. The checkpoint
+    contains ``model``, one or two mappings from names to tensors, and either ``config`` (TERN,
+    TERAN) or ``opt`` (VSRN).
 
     No code in the file is executed, because torch's restricted unpickler accepts only tensors and
     plain types. Raises EncoderError for any other type.
@@ -71,7 +72,7 @@ def read_published(path: Path) -> dict[str, Any]:
         torch.serialization.safe_globals(PLAIN),
         warnings.catch_warnings(),
     ):
-        # Unusual files cause warnings and errors.
+        # Unusual files cause warnings as well as errors.
         warnings.simplefilter("ignore")
         content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     states = isinstance(content, dict) and content.get("model")
@@ -82,24 +83,24 @@ def read_published(path: Path) -> dict[str, Any]:
             isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in state.items()
         ):
             raise EncoderError(
-                f"{path}: not a published checkpoint (its entry 'model' must contain tensors by "
-                "name)",
+                f"{path}: not a published checkpoint (its entry 'model' must map names to tensors)",
             )
     return content
 
 
 def kind_of(checkpoint: Mapping[str, Any]) -> str:
-    """Return ``tern``, ``teran`` or ``vsrn``. Raises EncoderError for another checkpoint.
+    """Return the kind of a checkpoint: ``tern``, ``teran`` or ``vsrn``. Raises EncoderError for
+    other checkpoints.
 
     Only TERAN has two separate last layers. A TERAN with shared last layers has the same tensors as
-    TERN, so its configuration decides.
+    a TERN, so the configuration decides.
     """
     if isinstance(checkpoint["model"], (list, tuple)):
         return "vsrn"
     names = {name.removeprefix(PREFIX) for name in checkpoint["model"]}
     if WORDS not in names or not any(name.startswith("transformer_encoder_1.") for name in names):
         raise EncoderError(
-            f"neither a TERN nor a TERAN (no {WORDS} or no transformer_encoder_1) nor a VSRN",
+            f"not a TERN or TERAN (no {WORDS} or no transformer_encoder_1), nor a VSRN",
         )
     name = str(_setting(checkpoint, "model", "name", "")).lower()
     if any(name.startswith("transformer_encoder_2.") for name in names) or name == "teran":
@@ -166,19 +167,17 @@ def load_whole(network: Network, state: Mapping[str, Tensor]) -> None:
     """Load a checkpoint's tensors. Raises EncoderError for missing, unused or misshapen tensors."""
     expected = network.state_dict()
     both = state.keys() & expected.keys()
-    # Early torch versions did not save batch counters, which evaluation does not need.
+    # Early versions of torch did not save batch counters, which evaluation does not need.
     counters = {name for name in expected if name.endswith("num_batches_tracked")}
     faults = {
         "missing": expected.keys() - state.keys() - counters,
-        "left over": state.keys() - expected.keys(),
-        "of a shape that does not fit the network": {
-            name for name in both if state[name].shape != expected[name].shape
-        },
+        "unused": state.keys() - expected.keys(),
+        "of the wrong shape": {name for name in both if state[name].shape != expected[name].shape},
     }
     for what, names in faults.items():
         if names:
             raise EncoderError(
-                f"{len(names)} tensors are {what}, for example {min(names)}; fetch the whole "
+                f"{len(names)} tensors are {what}, for example {min(names)}; download the whole "
                 "checkpoint",
             )
     network.load_state_dict(state)
@@ -187,7 +186,7 @@ def load_whole(network: Network, state: Mapping[str, Tensor]) -> None:
 def shape_of(state: Mapping[str, Tensor], name: str) -> tuple[int, int]:
     """Return the number of rows and columns of a matrix. Raises EncoderError if it is missing."""
     if name not in state or state[name].ndim != 2:
-        raise EncoderError(f"the matrix {name} is missing; fetch the whole checkpoint")
+        raise EncoderError(f"the matrix {name} is missing; download the whole checkpoint")
     rows, columns = state[name].shape
     return rows, columns
 
@@ -207,7 +206,7 @@ def _section(checkpoint: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     config = checkpoint.get("config")
     if not isinstance(config, dict):
         raise EncoderError(
-            "its entry 'config' is missing, which distinguishes a TERN from a TERAN",
+            "its entry 'config', which distinguishes a TERN from a TERAN, is missing",
         )
     section = config.get(name)
     return section if isinstance(section, dict) else {}

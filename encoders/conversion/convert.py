@@ -41,10 +41,10 @@ def convert(
     ``folder``.
 
     ``tokens`` is BERT's vocab.txt or tokenizer.json for a TERN or TERAN, and the vocabulary (pickle
-    or JSON) for a VSRN. ``stop_list`` is a file of stop-words, one per line, for a TERAN that
-    leaves stop-words out, since its checkpoint does not contain them. Raises EncoderError before
-    writing if files are of the wrong kind or from different models, or if the folder already
-    contains a model.
+    or JSON) for a VSRN. ``stop_list`` is a file with one stop-word per line. A TERAN that ignores
+    stop-words needs this file, because its checkpoint does not contain the list. Raises
+    EncoderError, before any file is written, if files are of the wrong kind or from different
+    models, or if the folder already contains a model.
     """
     if (folder / "config.json").exists():
         raise EncoderError(
@@ -59,9 +59,9 @@ def convert(
     kind, network = from_published(checkpoints.read_published(checkpoint))
     if source.identity.dim != network.config.region_dim:
         raise EncoderError(
-            f"regions of {source.identity.spec} have {source.identity.dim} numbers, but the "
-            f"checkpoint needs {network.config.region_dim}; name its training features, for "
-            "example files:DIR",
+            f"regions of {source.identity.spec} have {source.identity.dim} features, but the "
+            f"checkpoint needs {network.config.region_dim}; use the features that it was trained "
+            "on, for example files:DIR",
         )
     words: Tokens
     if kind == "vsrn":
@@ -73,19 +73,19 @@ def convert(
     left_out = not getattr(network.config, "stop_words", True)
     if left_out and stop_list is None:
         raise EncoderError(
-            f"{checkpoint}: this TERAN leaves out stop-words, but does not list them",
-            "name a list with <--stop-list>, one word per line (the authors use NLTK's English "
+            f"{checkpoint}: this TERAN ignores stop-words, but does not list them",
+            "give a list with <--stop-list>, one word per line (the authors use NLTK's English "
             "list)",
         )
     if stop_list is not None:
         if not left_out:
             raise EncoderError(
-                f"{checkpoint}: this network leaves out no stop-words",
+                f"{checkpoint}: this network does not ignore stop-words",
                 "leave out <--stop-list>",
             )
         network.text["stop_ids"] = text_towers.stop_ids(words, read_ids(stop_list))
     with sole_writer(folder):
-        # These files mark a folder as a model and record how the model was made.
+        # These files mark a folder as a model and record how the model was created.
         for note in ("config.json", "training.json", "history.json"):
             (folder / note).unlink(missing_ok=True)
         save_weights(folder, network.state_dict())
@@ -98,8 +98,8 @@ def convert(
 
 
 def from_published(checkpoint: Mapping[str, Any]) -> tuple[str, Network]:
-    """Return the kind and the network of a checkpoint from ``read_published``. Raises EncoderError,
-    which names the mismatched part."""
+    """Return the kind and the network of a checkpoint from ``read_published``. Raises EncoderError
+    with the name of a part that does not match."""
     kind = checkpoints.kind_of(checkpoint)
     if kind == "vsrn":
         return kind, vsrn_from_published(checkpoint)
@@ -129,7 +129,7 @@ def _word_pieces(path: Path, network: Network) -> WordPieces:
     if len(pieces) != config.vocab_size:
         raise EncoderError(
             f"{path}: {len(pieces)} word-pieces, but the checkpoint was trained with "
-            f"{config.vocab_size}; take the vocabulary of the BERT on which it is based "
+            f"{config.vocab_size}; use the vocabulary of the BERT on which it is based "
             "(bert-base-uncased has 30522)",
         )
     return WordPieces(text_towers.word_pieces(pieces), config.max_position_embeddings)

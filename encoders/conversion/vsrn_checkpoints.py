@@ -19,9 +19,9 @@ from .checkpoints import load_whole, shape_of
 
 
 def vsrn_from_published(checkpoint: Mapping[str, Any]) -> Vsrn:
-    """Return the network of a published VSRN. The tensors determine sizes and variant.
+    """Return the network of a published VSRN. The tensors determine its sizes and its variant.
 
-    Raises EncoderError, which names a missing or unused tensor.
+    Raises EncoderError if a tensor is missing or unused.
     """
     model = checkpoint["model"]
     if len(model) != 2:
@@ -47,7 +47,8 @@ def vsrn_from_published(checkpoint: Mapping[str, Any]) -> Vsrn:
     vocabulary, word_width = shape_of(state, "txt_enc.embed.weight")
     layers = [int(number) for name in state for number in re.findall(r"Rs_GCN_(\d+)", name)]
     config = VsrnConfig(region_dim, width, max(layers, default=0))
-    # The data set's name cannot identify the variant, since older checkpoints share it.
+    # The name of the data set does not identify the variant, because older checkpoints share the
+    # name.
     if any(name.startswith("img_enc.bn.") for name in state):
         config = replace(config, variant="f30k")
     network = Vsrn(config, {"kind": "embedding", "vocabulary": vocabulary, "width": word_width})
@@ -56,20 +57,20 @@ def vsrn_from_published(checkpoint: Mapping[str, Any]) -> Vsrn:
 
 
 def read_vocabulary(path: Path) -> list[str]:
-    """Return the words of a published vocabulary by id. The file is a Python 2 pickle of the class
-    Vocabulary, or JSON.
+    """Return the words of a published vocabulary, in the order of their ids. The file is a Python 2
+    pickle of the class Vocabulary, or JSON.
 
     JSON is a list of words, or an object with the entries of the class. No code in a pickle is
     executed, because a pickle may name only the class Vocabulary, which is replaced by an empty
-    class. Raises EncoderError, which names any other class that the file needs.
+    class. Raises EncoderError with the name of any other class that the file needs.
     """
     advice = (
-        "fetch it again, or name the one that the checkpoint came with, for example "
+        "download it again, or use the vocabulary that came with the checkpoint, for example "
         "coco_precomp_vocab.pkl"
     )
     with reading_model(
         lambda reason: (
-            f"{path}: no vocabulary of a VSRN that can be read safely ({reason}); {advice}"
+            f"{path}: not a VSRN vocabulary that can be read safely ({reason}); {advice}"
         ),
     ):
         data = path.read_bytes()
@@ -104,5 +105,5 @@ class _PickledVocabulary:
 class _VocabularyUnpickler(Unpickler):
     def find_class(self, module: str, name: str) -> type:
         if (module, name) != ("__main__", "Vocabulary"):
-            raise UnpicklingError(f"it asks for {module}.{name}")
+            raise UnpicklingError(f"it needs {module}.{name}")
         return _PickledVocabulary

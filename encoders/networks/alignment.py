@@ -1,6 +1,7 @@
 """Score pictures and sentences by the cosines of their regions and words (TERAN, section 4).
 
-Each score pools A, the cosines of regions and words, where special rows and padding have cosine 0:
+Each score pools A, the matrix of cosines between regions and words, in which special rows and
+padding are 0:
 
     mrsw    sum over words of the maximum over regions (eq. 3)
     mwsr    sum over regions of the maximum over words (eq. 3)
@@ -8,7 +9,7 @@ Each score pools A, the cosines of regions and words, where special rows and pad
     mravgw  mrsw / number of words (eq. 8)
     sum     sum of all cosines
     mean    sum / number of cells, padding included
-    scan    sum over regions of the cosine of a region and the words that it attends to
+    scan    sum over regions of the cosine between a region and the words that it attends to
             (after SCAN, ECCV 2018)
 
 The zeros are part of the published networks, so a maximum over a padded set is never below 0.
@@ -37,7 +38,8 @@ def pool_cosines(
     # Sums are computed in full precision.
     precise = torch.promote_types(regions.dtype, torch.float32)
     if pooling in ("mrsw", "mravgw"):
-        # Masked words are left out, because their cells would take most of the memory in training.
+        # Masked words are excluded, because their cells would use most of the memory during
+        # training.
         real = regions * region_mask[..., None]
         cosines = torch.einsum("bnd,wd->bnw", real, words[word_mask])
         best = cosines.max(dim=1).values.to(precise)

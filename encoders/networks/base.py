@@ -16,21 +16,21 @@ from . import text_towers
 
 
 class Encodings(NamedTuple):
-    """Network outputs: ``vectors`` (B, dim) with unit rows, and ``sets`` (B, rows, dim), undefined
-    beyond the length of an item."""
+    """Network outputs: ``vectors`` (B, dim) with unit rows, and ``sets`` (B, rows, dim), whose rows
+    are undefined beyond the length of an item."""
 
     vectors: Tensor
     sets: Tensor
 
 
 class Network(nn.Module):
-    """Base class of all networks. A network is built from a configuration of its sizes and its text
-    tower (see ``text_towers.build``).
+    """Base class of all networks. A network is built from a configuration with its sizes and a
+    description of its text tower (see ``text_towers.build``).
 
-    A derived class sets its configuration class and the special rows of its sets:
-    ``region_margins`` and ``word_margins`` are the numbers of special rows before and after the
-    regions and words. ``reads_boxes`` is true if vectors depend on the positions of regions.
-    ``dim`` is the width of the common space.
+    A subclass defines its configuration class and the special rows of its sets: ``region_margins``
+    and ``word_margins`` are the numbers of special rows before and after the regions and words.
+    ``reads_boxes`` is true if vectors depend on the positions of regions. ``dim`` is the width of
+    the common space.
     """
 
     Config: ClassVar[type]
@@ -58,8 +58,8 @@ class Network(nn.Module):
         boxes: Tensor,
         lengths: Tensor,
     ) -> Encodings:
-        """Encode pictures from features (B, n, region_dim), boxes (B, n, 4) as fractions of the
-        sides, and lengths (B,), the true n."""
+        """Encode pictures from features (B, n, region_dim), boxes (B, n, 4) as fractions of width
+        and height, and lengths (B,), the numbers of regions."""
         raise NotImplementedError
 
     def words(self, hidden: Tensor, lengths: Tensor) -> Encodings:

@@ -1,4 +1,4 @@
-"""Handle the errors that libraries raise for damaged or forged models."""
+"""Handle the errors that libraries raise for damaged or malicious models."""
 
 import logging
 import re
@@ -12,11 +12,11 @@ from boc.errors import BocError, EncoderError, check_system
 
 @contextmanager
 def reading_model(message: Callable[[str], str]) -> Iterator[None]:
-    """Convert any library error to an EncoderError, whose text ``message`` makes from one line of
-    the error.
+    """Convert any library error to an EncoderError. ``message`` turns one line of the error into
+    the text of the EncoderError.
 
-    Library errors have no common class; tokenizers even raises Exception itself. For a hostile
-    file, the line names the function that the file tries to call.
+    Library errors have no common base class; the tokenizers library even raises plain Exception.
+    For a malicious file, the line names the function that the file tries to call.
     """
     try:
         yield
@@ -28,12 +28,12 @@ def reading_model(message: Callable[[str], str]) -> Iterator[None]:
         stranger = re.search(r"GLOBAL (\S+)", str(error))
         if stranger:
             line = (
-                f"refused: it wants to call {stranger[1]}, which no weights need; nothing of it "
-                "was run"
+                f"refused: it tries to call {stranger[1]}, which weights never need; no code was "
+                "run"
             )
         elif "weights_only" in line:
-            # Torch's own message advises to read the file unsafely.
-            line = "no file of torch's tensors"
+            # The message from torch recommends an unsafe way of reading the file.
+            line = "not a file of torch tensors"
         elif line.endswith(":"):
             line = " ".join([line, *more[:1]])[:200]
         check_system(message(line), error, EncoderError)
@@ -41,8 +41,8 @@ def reading_model(message: Callable[[str], str]) -> Iterator[None]:
 
 
 def read_tensors(path: Path) -> dict[str, Any]:
-    """Read tensors by name, on the CPU, from a file of safetensors or of torch. No code in the file
-    is run."""
+    """Read a safetensors or torch file as a mapping from names to tensors on the CPU. No code in
+    the file is run."""
     if path.suffix == ".safetensors":
         from safetensors.torch import load_file
 
@@ -59,8 +59,8 @@ def read_tensors(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Silence the transformers library, whose warnings concern values that boc checks or
-    intends."""
+    """Silence the transformers library, which warns about values that boc checks or sets on
+    purpose."""
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()

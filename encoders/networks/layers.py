@@ -12,10 +12,10 @@ def transformer(
     dropout: float,
 ) -> nn.Module:
     """Return a stack of post-norm transformer layers with ReLU, batch first, without a final norm.
-    0 layers do not change rows.
+    With 0 layers, rows are returned unchanged.
 
-    Nested tensors are disabled, because their fast path writes zeros on padding, and the output
-    would depend on the mode.
+    Nested tensors are disabled, because their fast path fills the padding with zeros, so that
+    outputs would differ between training and evaluation.
     """
     if not layers:
         return _NoLayers()

@@ -11,19 +11,19 @@ def sinkhorn(
     iterations: int = 20,
     temperature: float = 1.0,
 ) -> Tensor:
-    """Return exp(scores / temperature), rows and columns normalised in turn (eq. 10-11), times the
-    number of pictures.
+    """Return exp(scores / temperature) with rows and columns normalised in turn (eq. 10-11),
+    multiplied by the number of pictures.
 
-    ``scores`` (pictures, sentences) may have any sign, which requires an exponential that the paper
-    does not print. All sums are computed with logarithms, in float32 at least. Before the factor is
-    applied, columns sum to one: each sentence is distributed over the pictures. Row sums tend to
-    sentences / pictures, so they tend to one for a square matrix.
+    ``scores`` (pictures, sentences) can be negative, so an exponential is needed, which the paper
+    does not mention. All sums are computed in the log domain, in at least float32. Before the
+    multiplication, each column sums to one, because each sentence is distributed over the pictures.
+    Row sums converge to sentences / pictures, which is one for a square matrix.
 
     The factor makes the mean entry one. To first order, an entry is then one plus the score minus
-    the means of its row and column, divided by the temperature, and a margin means the same as
-    without Sinkhorn. As printed, entries are about 1 / pictures, far below the margin. Lower
-    temperatures sharpen. EncoderError if ``iterations`` is below 1 or the temperature is not
-    positive.
+    the means of its row and column, divided by the temperature, so a margin has the same meaning as
+    without Sinkhorn. With the formula in the paper, entries are about 1 / pictures, far below the
+    margin. Lower temperatures give sharper distributions. Raises EncoderError if ``iterations`` is
+    below 1 or the temperature is not positive.
     """
     if iterations < 1 or not temperature > 0:
         raise EncoderError(

@@ -19,17 +19,17 @@ class TeranConfig(TernConfig):
     Attributes
     ----------
     shared : bool
-        Whether pictures and sentences have the same last layers (section 8.1). The published
-        default is no.
+        Whether pictures and sentences share the last layers (section 8.1). The published default is
+        False.
     last_word : bool
-        Whether the last word-piece before [SEP], most often the full stop, takes part in the
-        alignment. The published network drops it.
+        Whether the last word-piece before [SEP], usually the full stop, takes part in the
+        alignment. The published network excludes this word-piece.
     stop_words : bool
-        Whether frequent words without content take part in the alignment (section 8.3).
+        Whether stop-words take part in the alignment (section 8.3).
     vector : {"mean", "gathered", "first"}
-        The global vector: ``mean``, the mean over the regions or words in the alignment;
-        ``gathered``, their mean with learned weights; or ``first``, the special row as in the
-        authors' code, which alignment alone does not train.
+        Source of the global vector: ``mean`` is the mean over the regions or words in the
+        alignment; ``gathered`` is their mean with learned weights; ``first`` is the special row, as
+        in the authors' code, which alignment on its own does not train.
     """
 
     shared: bool = False
@@ -43,11 +43,11 @@ class TeranConfig(TernConfig):
 
 
 class Teran(Tern):
-    """TERN with separate last layers for each side, and with sets of unit rows to align with each
-    other.
+    """TERN with separate last layers for pictures and sentences, and with sets of unit rows for
+    alignment.
 
-    When not shared, ``transformer_encoder_1`` reads sentences and ``transformer_encoder_2``
-    pictures.
+    If the last layers are not shared, ``transformer_encoder_1`` reads sentences and
+    ``transformer_encoder_2`` reads pictures.
     """
 
     Config = TeranConfig
@@ -88,13 +88,13 @@ class Teran(Tern):
         return self._pool(encoded, row_mask(1, lengths - 1, hidden.shape[1]), "text_gather")
 
     def word_mask(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """Return a mask of the words. If stop-words are left out, so is the last remaining piece,
-        as in the authors' code."""
+        """Return a mask of the words. If stop-words are excluded, the last remaining piece is
+        excluded as well, as in the authors' code."""
         if self.config.stop_words:
             return super().word_mask(ids, lengths)
         stop = (ids[..., None] == self._stop_ids.to(ids.device)).any(dim=-1)
         mask = row_mask(1, lengths - 1, ids.shape[1]) & ~stop
-        # number of words from each place to the end, (B, L)
+        # This is the number of words from each position to the end (B, L).
         from_here = mask.flip(1).cumsum(dim=1).flip(1)
         return mask & (from_here >= self.word_margins[1])
 
@@ -108,8 +108,8 @@ class Teran(Tern):
         mask: Tensor,
         gather: str,
     ) -> Encodings:
-        """Return the first row, or the mean over masked rows if the configuration selects it and an
-        item has such rows."""
+        """Return encodings whose vectors are the means over masked rows, unless the configuration
+        selects the first row or an item has no such rows."""
         if self.config.vector == "first":
             return encoded
         weights = mask[..., None].to(encoded.sets.dtype)

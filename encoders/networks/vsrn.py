@@ -1,6 +1,6 @@
 """VSRN, the Visual Semantic Reasoning Network (Li et al., ICCV 2019).
 
-Module names follow the published checkpoints, so that their tensors load by name.
+Module names follow the published checkpoints, so that tensors can be loaded by name.
 """
 
 from collections.abc import Mapping
@@ -24,17 +24,17 @@ class VsrnConfig:
     """Network sizes and options. The defaults are the published values.
 
     ``region_dim`` is the width of a region feature, and ``width`` is the width of the regions
-    inside the network and of the common space. ``variant`` is ``coco``, or ``f30k``, which has no
-    norm before reasoning but a batch normalisation of the picture's state. ``norm_axis`` is the
-    axis along which region features are normalised: ``regions`` normalises each channel over a
+    inside the network and of the common space. ``variant`` is ``coco`` or ``f30k``; the latter has
+    no norm before reasoning, but has a batch normalisation of the picture's state. ``norm_axis`` is
+    the axis along which region features are normalised: ``regions`` normalises each channel over a
     picture's regions, as in the published models; ``row`` normalises each region, which the authors
-    call more sensible. Features are first raised to ``region_power``, keeping signs.
+    call more sensible. Features are first raised to ``region_power``, keeping their signs.
 
     The other options are the ablations of VSRN++ (Tables 5 and 6). ``image_pooling`` pools the
-    regions into one vector: ``gru`` takes the last state of the GRU over the regions, ``mean``
-    takes the mean. ``text_pooling`` pools the words in the same way; with ``mean`` a linear map
+    regions into one vector: ``gru`` uses the last state of the GRU over the regions, and ``mean``
+    uses their mean. ``text_pooling`` pools the words in the same way; with ``mean``, a linear map
     replaces the GRU. ``region_order`` is the order in which the GRU reads the regions: ``source``,
-    which is by confidence for detectors; ``reversed``; ``size``, the largest box first; or
+    which for detectors means by confidence; ``reversed``; ``size``, with the largest box first; or
     ``random``, drawn for each picture and step during training, and fixed for each number of
     regions afterwards.
     """
@@ -57,14 +57,14 @@ class VsrnConfig:
         one_of("region_order", self.region_order, ("source", "reversed", "size", "random"))
         if self.image_pooling == "mean" and self.region_order != "source":
             raise EncoderError(
-                "region_order is for the GRU; leave it out, or set image_pooling=gru",
+                "region_order needs a GRU; leave it out, or set image_pooling=gru",
             )
 
 
 class Residual(nn.Sequential):
     """Residual branch of reasoning: a linear map and a batch normalisation over real rows only.
 
-    The normalisation starts at zero, so reasoning starts as the identity.
+    The parameters of the normalisation start at zero, so reasoning starts as the identity.
     """
 
     def __init__(self, inputs: int, width: int) -> None:
@@ -99,8 +99,8 @@ class Reasoning(nn.Module):
         self.W = Residual(width, width)
 
     def forward(self, rows: Tensor, real: Tensor) -> Tensor:
-        """Reason about rows (B, n, width), with real (B, n) boolean, at least one true per picture
-        -> (B, n, width)."""
+        """Apply reasoning to rows (B, n, width), and return rows of the same shape. ``real`` (B, n)
+        is a boolean mask with at least one real row per picture."""
         # R (B, n, n) contains the weight of row j in row i.
         affinity = self.theta(rows) @ self.phi(rows).transpose(1, 2)
         affinity = affinity / real.sum(dim=1)[:, None, None]
@@ -139,8 +139,8 @@ class _VsrnImageTower(nn.Module):
         boxes: Tensor,
         lengths: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Encode features (B, n, region_dim), boxes (B, n, 4) and lengths (B,), all > 0 -> (B,
-        width), (B, n, width)."""
+        """Encode features (B, n, region_dim), boxes (B, n, 4) and lengths (B,), all above 0. Return
+        states (B, width) and regions (B, n, width)."""
         real = ~padding_mask(lengths, features.shape[1])
         rows: Tensor = self.fc(features)
         if self.first_norm:
@@ -162,7 +162,8 @@ class _VsrnImageTower(nn.Module):
         boxes: Tensor,
         real: Tensor,
     ) -> Tensor:
-        """Return ``regions`` (B, n, width) in the GRU's reading order, padding last."""
+        """Return ``regions`` (B, n, width) in the order in which the GRU reads them, with padding
+        last."""
         if self.order == "source":
             return regions
         count = real.shape[1]
@@ -177,7 +178,7 @@ class _VsrnImageTower(nn.Module):
                 device=boxes.device,
             )
         else:
-            # The first numbers drawn by numpy do not depend on the number of draws.
+            # The first numbers that NumPy draws do not depend on how many numbers are drawn.
             keys = torch.from_numpy(np.random.default_rng(0).random(count)).to(boxes)
         keys = keys.expand(real.shape)
         order = keys.masked_fill(~real, torch.inf).argsort(dim=1, stable=True)
@@ -193,9 +194,9 @@ class Vsrn(Network):
     GRUs over regions and words.
 
     Sets are the regions V*, normalised along ``norm_axis``, and the un-normalised GRU states after
-    each word, including <start> and <end>. Pictures may have any number of regions, since
-    computations along regions use only real regions. With equal numbers of regions, the
-    computations equal the published models'.
+    each word, including <start> and <end>. Pictures may have any number of regions, because
+    computations along regions ignore padding. If all pictures have the same number of regions, the
+    computations are the same as in the published models.
     """
 
     Config = VsrnConfig

@@ -22,13 +22,14 @@ from .vsrn import Reasoning, Residual, Vsrn, VsrnConfig
 class VsrnPlusPlusConfig(VsrnConfig):
     """VSRN configuration with options for location and word reasoning. Sizes follow the paper.
 
-    ``norm_axis`` is ``row``: the paper prints "L2 normalization" of region features without an
-    axis. ``variant`` is as in VSRN. Location reasoning has ``kernels`` Gaussians over the distance
-    and angle between the centres of regions, as fractions of the picture, with diagonal
-    covariances, as in MoNet, which the paper follows. It reads the regions before reasoning; a
-    region is its own neighbour, and the weights of its neighbours sum to one. Location and word
-    reasoning have a batch normalisation, as region reasoning has. [CLS] and [SEP] take part in word
-    reasoning and in the GRU. Without ``word_reasoning`` the GRU reads the output of the text tower.
+    ``norm_axis`` is ``row``; the paper mentions "L2 normalization" of region features, but no axis.
+    ``variant`` is as in VSRN. Location reasoning has ``kernels`` Gaussians over the distance and
+    angle between the centres of regions, as fractions of the picture, with diagonal covariances, as
+    in MoNet, which the paper follows. Location reasoning reads the regions before region reasoning.
+    Each region is its own neighbour, and the weights of all neighbours sum to one. Location and
+    word reasoning include a batch normalisation, as does region reasoning. [CLS] and [SEP] take
+    part in word reasoning and in the GRU. Without ``word_reasoning``, the GRU reads the output of
+    the text tower.
     """
 
     norm_axis: str = "row"
@@ -52,12 +53,12 @@ class Kernels(nn.Module):
         self.log_deviations = nn.Parameter(deviations.log().repeat(M, 1))
 
     def forward(self, boxes: Tensor, real: Tensor) -> Tensor:
-        """Compare boxes (B, n, 4), with real (B, n) boolean, and return the weights (B, M, n, n) of
-        region j (last axis) for region i.
+        """Compare boxes (B, n, 4) with the boolean mask ``real`` (B, n), and return the weights (B,
+        M, n, n) of region j (last axis) for region i.
 
         The weights are zero if j is padding.
         """
-        # differences from the means (B, i, j, M), with angles in [-pi, pi]
+        # Differences from the means have shape (B, i, j, M), with angles in [-pi, pi].
         apart = polar(boxes)[..., None, :] - self.means
         distance, angle = apart.unbind(-1)
         angle = torch.remainder(angle + math.pi, 2 * math.pi) - math.pi
@@ -87,12 +88,12 @@ class LocationReasoning(nn.Module):
         boxes: Tensor,
         real: Tensor,
     ) -> Tensor:
-        """Reason about rows (B, n, width) and boxes (B, n, 4), with real (B, n) boolean, at least
-        one true per picture -> (B, n, width)."""
+        """Apply reasoning to rows (B, n, width) and boxes (B, n, 4), and return rows (B, n, width).
+        ``real`` (B, n) is a boolean mask with at least one real row per picture."""
         weights = self.kernels(boxes, real)
         # Because the sum is linear, W_m is applied before it, in one product for all kernels.
         mapped = self.maps(rows).unflatten(-1, (weights.shape[1], -1))
-        # (B, M, n, width), then (B, n, M * width).
+        # The shape is (B, M, n, width), and then (B, n, M * width).
         summed = weights @ mapped.transpose(1, 2)
         located: Tensor = rows + self.W(summed.transpose(1, 2).flatten(2), real)
         return located
@@ -125,8 +126,8 @@ class VsrnPlusPlus(Vsrn):
 
 
 def polar(boxes: Tensor) -> Tensor:
-    """Return the polar coordinates of region j's centre relative to region i's centre, boxes (B, n,
-    4) -> (B, i, j, 2), with angles in [-pi, pi]."""
+    """Return the polar coordinates (B, i, j, 2) of the centre of region j relative to the centre of
+    region i, for boxes (B, n, 4), with angles in [-pi, pi]."""
     centres = (boxes[..., :2] + boxes[..., 2:]) / 2
     offset = centres[:, None] - centres[:, :, None]
     x, y = offset.unbind(-1)

@@ -1,4 +1,4 @@
-"""Load region sources by the kind at the start of their spec."""
+"""Load region sources from their specs."""
 
 from importlib import import_module
 from pathlib import Path
@@ -14,8 +14,8 @@ KINDS = {
     "onnx": ("feature_maps", "load", "FILE?cells=0&crops=0", "search"),
     "scan": ("precomputed", "ScanRegions", "DIR", "encoders"),
 }
-"""The sources by kind: the module, its function or class ``(argument) -> RegionSource``, its
-argument, and the extra with its packages."""
+"""Region sources by kind: the module, a function or class ``(argument) -> RegionSource``, the form
+of the argument, and the extra that installs the required packages."""
 
 
 def load(spec: str, network: Path | None = None) -> RegionSource:

@@ -33,15 +33,15 @@ from ..networks.foreign import read_tensors, reading_model
 from ..runtime import device
 from ._shared import parse_spec, write_spec
 
-# Number of pixels per row of the feature maps.
+# Number of pixels between neighbouring cells of the feature maps.
 STRIDE = 16
 UNUSED = tuple(
     f"roi_heads.box_predictor.{name}."
     for name in ("bbox_pred", "cls_embedding", "fc_attr", "attr_score")
 )
 SOURCE = (
-    "fetch pytorch_model.bin of unc-nlp/frcnn-vg-finetuned where there is internet, and name "
-    "it: bottomup:FILE"
+    "download pytorch_model.bin of unc-nlp/frcnn-vg-finetuned on a machine with internet access, "
+    "and name it: bottomup:FILE"
 )
 
 
@@ -49,11 +49,11 @@ SOURCE = (
 class BottomUpOptions:
     """Options of the region source.
 
-    The source returns at most ``top`` regions, most confident first, whose class confidence reaches
-    ``threshold``. If two boxes overlap by more than .3, the less confident box loses the class. The
-    defaults match the published features with 36 regions per picture, of any confidence;
-    ``threshold=0.2`` and ``top=100`` match the published features with 10 to 100 regions, except
-    for the lower limit. VSRN++ quotes a threshold of 0.3.
+    The source returns at most ``top`` regions whose class confidence is at least ``threshold``,
+    most confident first. If two boxes of a class overlap by more than .3, the less confident box
+    loses the class. The defaults match the published features with 36 regions per picture, whatever
+    their confidence; ``threshold=0.2`` and ``top=100`` match the published features with 10 to 100
+    regions, except that there is no lower limit. VSRN++ quotes a threshold of 0.3.
     """
 
     top: Annotated[int, Meta(ge=1)] = 36
@@ -69,11 +69,11 @@ def load(argument: str) -> BottomUpRegions:
 
 class BottomUpRegions:
     """Region source that returns the detector's most confident proposals, each with the mean of its
-    last feature map.
+    last feature map as the feature.
 
-    As in the published files, boxes belong to the pooled proposals, without refinement. A region's
-    confidence is its largest class probability among classes without an overlapping, more confident
-    proposal.
+    As in the published files, the boxes are the pooled proposals without refinement. The confidence
+    of a region is its maximum probability among the classes in which no overlapping proposal is
+    more confident.
     """
 
     def __init__(self, path: Path, options: BottomUpOptions) -> None:
@@ -91,7 +91,7 @@ class BottomUpRegions:
     def __call__(self, image: ImageRef) -> Regions:
         pixels, scale = prepare_pixels(pil_to_tensor(read_image(image.path)))
         _, height, width = pixels.shape
-        # Proposals with a side below 16 pixels of the original picture are dropped.
+        # Drop proposals with a side below 16 pixels in the original picture.
         boxes, features, probabilities = self._network(pixels[None].to(self._device), 16 * scale)
         sure = confidence(boxes, probabilities, 0.3).cpu().numpy()
         corners = (boxes / boxes.new_tensor([width, height] * 2)).cpu().numpy()
@@ -110,8 +110,8 @@ def select(
     """Return boxes (m, 4) and their rows (m,), selected from ``corners`` (n, 4), x1 y1 x2 y2 as
     fractions, by ``confidence`` (n,).
 
-    The most confident box comes first, ties go to the lower row. Boxes are clipped at the edges of
-    the picture; boxes without area are dropped.
+    Boxes are sorted by descending confidence, and ties by row. Boxes are clipped at the edges of
+    the picture, and boxes without area are dropped.
     """
     boxes = corners.astype(np.float32).clip(0, 1)
     usable = (boxes[:, :2] < boxes[:, 2:]).all(axis=1) & (confidence >= options.threshold)
@@ -121,8 +121,8 @@ def select(
 
 
 def prepare_pixels(picture: Tensor) -> tuple[Tensor, float]:
-    """Convert a picture uint8 (3, h, w), red first, to the network's input float32 (3, H, W), blue
-    first, minus the mean. Also return the scale factor of its sides."""
+    """Convert an RGB picture, uint8 (3, h, w), to the network input, float32 (3, H, W), in BGR
+    order with the mean subtracted. Also return the scale factor of the sides."""
     sides = picture.shape[1:]
     # The shorter side becomes 600 pixels, unless the longer side would exceed 1,000.
     scale = min(600 / min(sides), 1000 / max(sides))
@@ -140,7 +140,7 @@ def prepare_pixels(picture: Tensor) -> tuple[Tensor, float]:
 
 def confidence(boxes: Tensor, probabilities: Tensor, overlap: float) -> Tensor:
     """Return the confidences (n,) of boxes (n, 4). Within each class, a box that overlaps a more
-    probable box by more than ``overlap`` is dropped. A box's confidence is the largest of its
+    probable box by more than ``overlap`` is dropped. The confidence of a box is the maximum of its
     remaining ``probabilities`` (n, classes), or 0."""
     count, classes = probabilities.shape
     # Every box occurs once per class, (classes * n, 4), together with the class number.
@@ -252,7 +252,7 @@ class Detector(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Detect regions in pixels (1, 3, H, W). Return boxes (n, 4) in pixels, features (n,
         width), and probabilities (n, classes) without the background, which is the last class.
-        Proposals with a side below ``least`` pixels are left out."""
+        Proposals with a side below ``least`` pixels are dropped."""
         maps = functional.relu(self._part("backbone.stem.conv1", pixels))
         maps = functional.max_pool2d(maps, 3, 2, ceil_mode=True)
         for name in ("res2", "res3", "res4"):
@@ -284,7 +284,7 @@ class Detector(nn.Module):
         cells = self.get_parameter("proposal_generator.anchor_generator.cell_anchors.0")
         anchors = anchors_of(cells, *maps.shape[2:])
         boxes = clip_boxes_to_image(move_boxes(anchors, steps), size)
-        # Of 6,000 proposals, at most 300 that do not overlap a better one are kept.
+        # Of the 6,000 best proposals, keep at most 300 that do not overlap a better proposal.
         order = scores.argsort(descending=True, stable=True)[:6000]
         boxes = boxes[order]
         large = (boxes[:, 2:] - boxes[:, :2]).amin(dim=1) >= max(least, 1)
@@ -298,8 +298,8 @@ class Detector(nn.Module):
 
 
 def anchors_of(cells: Tensor, rows: int, columns: int) -> Tensor:
-    """Return anchors (rows * columns * a, 4), which repeat a cell's anchors (a, 4) around each
-    place in a feature map, row by row."""
+    """Return anchors (rows * columns * a, 4), which repeat the anchors of a cell (a, 4) at each
+    position of a feature map, row by row."""
     y, x = torch.meshgrid(
         torch.arange(rows),
         torch.arange(columns),
@@ -310,11 +310,12 @@ def anchors_of(cells: Tensor, rows: int, columns: int) -> Tensor:
 
 
 def move_boxes(boxes: Tensor, steps: Tensor) -> Tensor:
-    """Return boxes (n, 4) moved by ``steps`` (n, 4). The steps move the centre, relative to the
-    sides, and the logarithm of the sides (Girshick et al., CVPR 2014, appendix C)."""
+    """Return boxes (n, 4) moved and resized by ``steps`` (n, 4): shifts of the centre relative to
+    the sides, and changes in the logarithms of the sides (Girshick et al., CVPR 2014, appendix
+    C)."""
     sides = boxes[:, 2:] - boxes[:, :2]
     centres = boxes[:, :2] + sides / 2 + steps[:, :2] * sides
-    # A side grows at most by this factor.
+    # A side cannot grow by more than this factor.
     growth = steps[:, 2:].clamp(max=math.log(1000 / 16))
     halves = sides * growth.exp() / 2
     return torch.cat([centres - halves, centres + halves], dim=1)

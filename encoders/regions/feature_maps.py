@@ -1,4 +1,5 @@
-"""Regions from the last feature map of an ONNX network, run by ONNX Runtime without torch."""
+"""Regions from the last feature map of an ONNX network, which runs in ONNX Runtime without
+torch."""
 
 from __future__ import annotations
 
@@ -24,10 +25,10 @@ from ._shared import cell_boxes, parse_spec, write_spec
 # An exported network's metadata contains the SHA-256 of its weights.
 WEIGHTS = "weights"
 FORM = (
-    "export one that reads pixels float32 (B, 3, S, S) in [0, 255], B free and S fixed, and gives "
-    "one map float32 (B, C, rows, columns)"
+    "export a network that reads pixels, float32 (B, 3, S, S) in [0, 255], with free B and fixed "
+    "S, and returns one map, float32 (B, C, rows, columns)"
 )
-# A JPEG is decoded to at least this multiple of the network's input width and height.
+# JPEG files are decoded at a size of at least this multiple of the network's input side.
 SPARE = 2
 
 
@@ -38,10 +39,12 @@ class FeatureMapOptions:
     Attributes
     ----------
     cells : int
-        Side of the region grid to which the map is averaged; 0 keeps the size of the map.
+        Number of cells per side of the grid to which the map is averaged; 0 keeps the size of the
+        map.
     crops : int
-        Number k of crops per side. The k x k crops, overlapping parts of 2 / (k + 1) of width and
-        height, are additional regions, each encoded separately at full size and averaged.
+        Number k of crops per side. The k x k overlapping crops, each 2 / (k + 1) of the width and
+        height, are additional regions. Each crop is encoded separately at full size, and its map is
+        averaged.
     """
 
     cells: Annotated[int, Meta(ge=0, le=64)] = 0
@@ -51,7 +54,7 @@ class FeatureMapOptions:
 def load(argument: str, network: Path | None = None) -> MapRegions:
     """Return the source ``FILE?...`` for a network that maps float32 pixels (B, 3, S, S) in [0,
     255], with fixed S, to a feature map (B, C, rows, columns). ``network`` is the network file if
-    it has moved. Raises EncoderError for another network."""
+    it has moved. Raises EncoderError for networks of another form."""
     name, options = parse_spec(argument, FeatureMapOptions)
     path = (network or Path(name)).resolve()
     return MapRegions(read_network(path), "onnx", str(path), options)
@@ -98,7 +101,7 @@ class MapRegions:
         else:
             weights = self._session.get_modelmeta().custom_metadata_map.get(WEIGHTS)
             source = f"{name} {weights}"
-        # The text includes all former options, so that old models find their source again.
+        # The text includes all former options, so that it matches the digests in old models.
         decides = (
             f"1 {source} Options(side=0, maps='last', cells={options.cells}, "
             f"crops={options.crops}, whole=0, colours=0)"
@@ -116,7 +119,7 @@ class MapRegions:
         inputs = [picture.resize(size, Resampling.BILINEAR)]
         inputs += [picture.resize(size, Resampling.BILINEAR, tuple(box)) for box in corners]
         pixels = np.stack([np.asarray(each) for each in inputs])
-        # (1 + crops, C, rows, columns)
+        # The maps have shape (1 + crops, C, rows, columns).
         maps = self._run(pixels.transpose(0, 3, 1, 2))
         rows, columns = self._means
         cells = rows @ maps[0] @ columns.T
@@ -127,8 +130,8 @@ class MapRegions:
         return MapRegions, (*self._made_of, 1)
 
     def save_onnx(self, path: Path) -> None:
-        """Write the network, from which ``encoders.regions.load`` recreates this source without
-        torch."""
+        """Write the network to a file, from which ``encoders.regions.load`` recreates this source
+        without torch."""
         with replacing(path) as temporary:
             temporary.write_bytes(self._made_of[0])
 
@@ -156,14 +159,14 @@ class MapRegions:
                 ", ".join(f"{each.type} {each.shape}" for each in ends)
                 for ends in (inputs, outputs)
             )
-            raise EncoderError(f"{spec}: reads {takes} and gives {gives}; {FORM}")
+            raise EncoderError(f"{spec}: reads {takes} and returns {gives}; {FORM}")
         _, dim, rows, columns = made.shape
         return int(inputs[0].shape[-1]), dim, rows, columns
 
 
 def _averages(size: int, count: int) -> Floats:
-    """Return weights (count, size) that average ``size`` values to ``count`` values. Value i
-    averages values i * size / count to (i + 1) * size / count, rounded outwards."""
+    """Return weights (count, size) that average ``size`` inputs to ``count`` outputs. Output i
+    averages the inputs from i * size / count to (i + 1) * size / count, rounded outwards."""
     i = np.arange(count)[:, None]
     first = i * size // count
     end = -(-(i + 1) * size // count)

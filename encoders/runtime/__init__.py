@@ -1,1 +1,1 @@
-"""Run networks: model folders, batches, devices, and encoders."""
+"""Run networks: model folders, batching, devices and encoders."""

@@ -33,11 +33,11 @@ def in_batches(
     """Encode ``inputs`` in batches. Return vectors float32 (n, dim) and n sets of rows float32
     (m_i, dim), in input order.
 
-    ``encode`` converts b inputs to a tensor (b, dim) and b tensors (m_i, dim) on ``device``. It is
-    called with at most ``runtime.batch`` inputs of similar ``lengths``, longest first, so that
-    padding is small and the first batch needs the most memory. Matrix products run in
-    ``runtime.precision``; float32 excludes the shorter TF32, which is cuDNN's default. Raises
-    EncoderError if memory runs out.
+    ``encode`` converts b inputs to a tensor (b, dim) and b tensors (m_i, dim) on ``device``. Each
+    call receives at most ``runtime.batch`` inputs of similar ``lengths``, longest first, so that
+    there is little padding and the first batch needs the most memory. Matrix products run in
+    ``runtime.precision``; with float32, the less precise TF32, which is the default of cuDNN, is
+    disabled. Raises EncoderError if memory runs out.
     """
     if runtime.precision not in PRECISIONS:
         raise EncoderError(f"no precision {runtime.precision!r}; known: {', '.join(PRECISIONS)}")
@@ -57,7 +57,7 @@ def in_batches(
                 if not any(mark in str(error) for mark in EXHAUSTED):
                     raise
                 raise EncoderError(
-                    f"out of memory on {device} with {len(places)} items, the longest of length "
+                    f"out of memory on {device} with {len(places)} items of length up to "
                     f"{lengths[places[0]]}",
                     f"try <boc extract --set batch_size={max(1, len(places) // 2)}>, or <--device "
                     "cpu>",

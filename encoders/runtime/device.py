@@ -1,5 +1,5 @@
-"""Choose the device for networks. Torch takes seconds to import, so only functions that need torch
-import it."""
+"""Choose the device for networks. Torch takes several seconds to import, so only functions that
+need torch import it."""
 
 import ctypes
 from importlib import import_module
@@ -11,15 +11,15 @@ from boc.types import Runtime
 
 
 def runs_onnx(runtime: Runtime) -> bool:
-    """Return whether ONNX networks, if they exist, can satisfy ``runtime``."""
+    """Return whether ONNX networks, if available, satisfy ``runtime``."""
     return runtime.device in ("auto", "cpu") and runtime.precision == "float32"
 
 
 def import_for_torch(name: str) -> ModuleType:
-    """Import a module of this folder that needs torch. Raises EncoderError, which explains how to
-    get missing packages."""
+    """Import a module of this folder that needs torch. Raises EncoderError if a package is missing;
+    the message explains how to install the package."""
     with needing(
-        "this model has no networks in ONNX that are usable here, and torch",
+        "without usable ONNX networks, this model",
         "encoders",
         EncoderError,
     ):
@@ -39,8 +39,8 @@ def has_cuda() -> bool:
 
 
 def pick(device: str) -> str:
-    """Return ``cpu`` or ``cuda``; ``auto`` means CUDA if it works. Raises EncoderError for another
-    name or a missing device."""
+    """Return ``cpu`` or ``cuda``; ``auto`` means CUDA if it works. Raises EncoderError for an
+    unknown name or an unavailable device."""
     import torch
 
     if device == "auto":
@@ -48,7 +48,7 @@ def pick(device: str) -> str:
     if device not in {"cpu", "cuda"}:
         raise EncoderError(f"no device {device!r}; known: auto, cpu, cuda")
     if device == "cuda" and not torch.cuda.is_available():
-        raise EncoderError("no CUDA device works here", "use <--device cpu>")
+        raise EncoderError("no CUDA device is available", "use <--device cpu>")
     return device
 
 

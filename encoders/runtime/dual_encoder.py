@@ -16,8 +16,8 @@ Encoded = tuple[Floats, Ragged]
 class DualEncoder:
     """Encoder with one network for pictures and one for sentences.
 
-    The first picture triggers ``open_preparer``. The ``vocabulary`` consists of the words with
-    their own id in ``tokens``.
+    ``open_preparer`` is called for the first picture. The ``vocabulary`` consists of the words that
+    have their own ids in ``tokens``.
     """
 
     identity: Identity

@@ -15,7 +15,7 @@ from boc.vectors import Array, Floats
 
 from ..networks.tokens import whole_words
 
-# largest ratio of the long to the short side, which limits the size after resizing
+# Maximum ratio of the long to the short side, which limits the size after resizing.
 THINNEST = 100
 
 Inputs = Mapping[str, Array]
@@ -32,13 +32,13 @@ class Preparer:
         width, height = picture.size
         if max(width, height) > THINNEST * min(width, height):
             raise ImageError(
-                f"{image.path}: {width} x {height} pixels, but the limit is 1 : {THINNEST}; crop "
-                "the picture",
+                f"{image.path}: {width} x {height} pixels, but the limit is 1 : {THINNEST}; "
+                "crop the picture",
             )
         return self.inputs(picture)
 
     def inputs(self, picture: Image.Image) -> Inputs:
-        """Return a network's input arrays for a picture, by name."""
+        """Return the input arrays of a network for a picture, by name."""
         # A processor could mistake one or three rows of a picture for channels.
         arrays = self.processor(picture, return_tensors="np", input_data_format="channels_last")
         return {name: np.asarray(values)[0] for name, values in arrays.items()}
@@ -62,7 +62,7 @@ class PixelForm:
     image_std: Sequence[float]
 
     def __call__(self, picture: Image.Image, **_: Any) -> dict[str, list[Floats]]:
-        """Return the pixels (3, height, width) of an RGB picture, in the form of a processor's
+        """Return the pixels (3, height, width) of an RGB picture, in the format of a processor's
         result."""
         if self.do_resize:
             if shortest := self.size.get("shortest_edge"):
@@ -85,9 +85,9 @@ class PixelForm:
 
 @dataclass(frozen=True)
 class TextForm:
-    """Convert sentences to at most ``limit`` tokenizer ids, with ``pad`` beyond the end of a text.
+    """Convert sentences to at most ``limit`` token ids, padded with ``pad``.
 
-    With ``full`` each text has ``limit`` ids, with padding on the left if ``left``.
+    If ``full`` is true, each text is padded to ``limit`` ids, on the left if ``left`` is true.
     """
 
     tokenizer: Tokenizer

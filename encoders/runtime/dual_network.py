@@ -28,7 +28,7 @@ WORKS = (
 
 
 class DualNetwork:
-    """Two towers of a model on a device, with their input forms.
+    """Two towers of a model on a device, with their input formats.
 
     ``form`` converts sentences to ids, ``preparer`` converts pictures to pixels, and ``dim`` is the
     width of the joint space. Raises ValueError if the towers do not match.
@@ -126,15 +126,15 @@ def read_model(
     runtime: Runtime,
 ) -> DualNetwork:
     """Read the model in a folder. Raises EncoderError for an unusable model."""
-    again = f"get it again, or take one of {WORKS}"
-    unusable = f"{name}: no dual encoder that can be used"
+    again = f"get it again, or use one of {WORKS}"
+    unusable = f"{name}: not a usable dual encoder"
     with quiet_transformers(), reading_model(lambda reason: f"{unusable} ({reason}); {again}"):
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         kind: Any = MODEL_MAPPING.get(type(config), None)
         if not (hasattr(kind, "get_image_features") and hasattr(kind, "get_text_features")):
             raise EncoderError(
                 f"{name}: a model of type {config.model_type!r} does not encode pictures and texts "
-                f"separately; take one of {WORKS}",
+                f"separately; use one of {WORKS}",
             )
         model, info = kind.from_pretrained(
             folder,
@@ -150,6 +150,7 @@ def read_model(
             local_files_only=True,
             trust_remote_code=False,
         )
-        # Pillow resizes as the models' authors did; torchvision differs slightly.
+        # Pillow resizes pictures as the authors of the models did, whereas torchvision differs
+        # slightly.
         processor = AutoImageProcessor.from_pretrained(folder, local_files_only=True, backend="pil")
         return DualNetwork(model, tokenizer, processor, runtime)

@@ -1,20 +1,20 @@
-"""Correct the scores of hubs (items near every query).
+"""Correct the scores of hubs, which are items near almost every query.
 
-An item's offset is the mean of its highest scores for a bank of training queries for other items:
-captions for a picture, pictures for a sentence. A share of the offset, the strength, is subtracted
-from each of the item's scores (querybank normalisation: Bogolin et al., Cross Modal Retrieval with
-Querybank Normalisation, CVPR 2022).
+The offset of an item is the mean of its highest scores against a bank of training queries for other
+items: captions for a picture, and pictures for a sentence. A fraction of the offset, the strength,
+is subtracted from each score of the item (querybank normalisation: Bogolin et al., Cross Modal
+Retrieval with Querybank Normalisation, CVPR 2022).
 
-Code that compares vectors needs no change, because four additional components after the encoder's
-components make the offset a part of the dot product. Let o be the offsets minus their mean,
-including strengths, and s * s the largest; then
+Code that compares vectors needs no change, because four additional components after the components
+of the encoder make the offset part of the dot product. Let o be the offsets minus their mean,
+multiplied by the strengths, and let s * s be the largest; then
 
     sentence  [t, s, -o / s, p, 0] / n        picture  [x, -o / s, s, 0, p] / n
 
-have the product (t.x - o of the picture - o of the sentence) / (n * n). The query's offset is the
-same for all items. p gives all vectors the same length, so that two pictures compare as before. A
-sentence of one or two words has 0 in place of s, because it resembles the name of a thing more than
-a caption, and may well describe a hub.
+have the dot product (t.x - o of the picture - o of the sentence) / (n * n). The offset of the query
+is the same for all items. p gives all vectors the same length, so that scores between two pictures
+do not change. In a sentence of one or two words, 0 replaces s, because such a sentence resembles a
+name more than a caption, and may well describe a hub.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from boc.types import MODALITIES, OFFSET_PARTS, Modality, Ragged
 from boc.vectors import Bytes, Doubles, Floats
 
 MORE = len(OFFSET_PARTS)  # number of offset components
-SHARE = 0.02  # share of the bank's highest scores averaged in an offset
-FEW = 3  # smallest number of words in a sentence with offsets
+SHARE = 0.02  # top fraction of the scores that an offset averages
+FEW = 3  # minimum number of words in a sentence with offsets
 
 
 @dataclass(frozen=True)
 class HubBank:
-    """Query bank with the vectors of ``texts`` and ``images``, uint8 (n, d + 4), as ``store_rows``
-    stores int8.
+    """Query bank with the vectors of ``texts`` and ``images``, stored by ``store_rows`` as int8 in
+    uint8 arrays (n, d + 4).
 
     ``strengths`` and ``means`` float64 (2,) apply to the offsets of pictures and of sentences.
-    ``limit`` float64 (1,) is the upper limit of an offset minus the mean, times its strength, at
-    three standard deviations.
+    ``limit`` float64 (1,) is the maximum of an offset after subtracting the mean and multiplying by
+    the strength, which is set to three standard deviations.
     """
 
     texts: Bytes
@@ -60,7 +60,7 @@ class HubBank:
         images: Floats,
         strengths: Sequence[float],
     ) -> HubBank:
-        """Make a bank from vectors (n, d) and (m, d) of unit length."""
+        """Build a bank from vectors (n, d) and (m, d) of unit length."""
         rounded = [store_rows(rows, "int8") for rows in (texts, images)]
         whole = [restore_rows(rows) for rows in rounded]
         offsets = [hub_offsets(images, whole[0]), hub_offsets(texts, whole[1])]
@@ -72,8 +72,8 @@ class HubBank:
 
     @classmethod
     def read(cls, path: Path) -> HubBank:
-        """Read a file written by ``write``. Raises ValueError for a file that matches no
-        encoder."""
+        """Read a file written by ``write``. Raises ValueError if the file does not contain a valid
+        bank."""
         bank = cls(**read_archive(path))
         numbers = np.concatenate([bank.strengths, bank.means, bank.limit])
         if numbers.shape != (5,) or not np.isfinite(numbers).all() or bank.limit[0] <= 0:
@@ -96,8 +96,8 @@ class HubBank:
         concepts: Ragged,
         texts: Sequence[str] = (),
     ) -> tuple[Floats, Ragged]:
-        """Return vectors (n, d + 4) with the offset components, and concepts with zeros in their
-        place. ``texts`` contains the sentences."""
+        """Return vectors (n, d + 4) with the offset components, and concepts with zeros in these
+        components. ``texts`` contains the sentences."""
         side = MODALITIES.index(modality)
         limit = float(self.limit[0])
         root = limit**0.5
@@ -125,7 +125,7 @@ def _widened(rows: Floats) -> Floats:
 
 
 def hub_offsets(vectors: Floats, bank: Floats) -> Doubles:
-    """Return, for each of ``vectors`` (n, d), the mean of its highest scores with ``bank`` (m,
+    """Return, for each of ``vectors`` (n, d), the mean of its highest scores against ``bank`` (m,
     d)."""
     count = max(1, round(SHARE * len(bank)))
     offsets = np.empty(len(vectors))

@@ -18,8 +18,8 @@ TRAIN = "train the model again with <boc train>"
 PARTS = {"network", "text", "regions"}
 SETTINGS = ("config.json", "tokenizer.json")
 WEIGHTS = "model.safetensors"
-HUBS = "hubs.npz"  # query bank that corrects hubs, if it helps
-REGIONS = "regions.onnx"  # ONNX network of the region source, if it has one
+HUBS = "hubs.npz"  # optional query bank that corrects hubs
+REGIONS = "regions.onnx"  # optional ONNX network of the region source
 
 
 def reading_damaged(folder: Path) -> AbstractContextManager[None]:
@@ -36,12 +36,13 @@ def folder_digest(folder: Path) -> str:
 
 
 def hub_digest(digest: str, folder: Path) -> str:
-    """Derive the digest of an encoder whose vectors include offsets from its network's digest."""
+    """Derive the digest of an encoder whose vectors include offsets from the digest of its
+    network."""
     return OFFSETS + text_sha256(f"{digest} {sha256(folder / HUBS)}")
 
 
 def parts(folder: Path) -> ModelFiles:
-    """Return the files on which a model folder's ONNX networks depend."""
+    """Return the files on which the ONNX networks in a model folder depend."""
     return ModelFiles(SETTINGS, (WEIGHTS,), lambda: folder_digest(folder))
 
 
@@ -50,7 +51,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise EncoderError(
             f"{folder}: not a model folder (no config.json)",
-            "train one with <boc train>, or name its new folder: <--encoder KIND:FOLDER>",
+            "train a model with <boc train>, or name its new folder: <--encoder KIND:FOLDER>",
         )
     try:
         config = typed(read_json(path), dict[str, Any])
@@ -60,17 +61,17 @@ def read_config(folder: Path) -> dict[str, Any]:
     version = config.get("format")
     if isinstance(version, int) and version != FORMAT:
         raise EncoderError(
-            f"{path}: model format {version}, but this boc reads format {FORMAT}",
+            f"{path}: model format {version}, but this version of boc reads format {FORMAT}",
             "upgrade boc" if version > FORMAT else TRAIN,
         )
     if str(config.get("kind")) not in KINDS or version != FORMAT or not set(config) >= PARTS:
         raise EncoderError(
             f"{path}: not an encoder configuration",
-            "train one with <boc train SOURCE -o FOLDER>",
+            "train an encoder with <boc train SOURCE -o FOLDER>",
         )
     if not (folder / WEIGHTS).is_file():
         raise EncoderError(
             f"{folder}: no weights yet",
-            "repeat the <boc train> command, it continues where it stopped",
+            "run the same <boc train> command again to resume the training",
         )
     return config

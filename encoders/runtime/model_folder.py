@@ -1,5 +1,5 @@
 """Read and write model folders, which contain weights (safetensors), configuration (JSON) and
-tokens. A folder can be moved."""
+tokens. Model folders can be moved."""
 
 import json
 import re
@@ -46,7 +46,7 @@ NAMES = (
     "history.json",
     "training",
 )
-"""The names of files in a model folder, including files during training."""
+"""Names of the files in a model folder, including temporary files of training."""
 
 
 def make(
@@ -54,22 +54,22 @@ def make(
     config: Mapping[str, Any],
     text: Mapping[str, Any],
 ) -> Network:
-    """Make a network of ``kind`` with random weights. Raises EncoderError for an unknown setting or
-    an invalid value."""
+    """Create a network of ``kind`` with random weights. Raises EncoderError for an unknown setting
+    or an invalid value."""
     network = NETWORKS[kind]
     unknown = sorted(set(config) - {f.name for f in fields(network.Config)})
     if unknown:
         raise EncoderError(
-            f"{kind} has no setting {unknown[0]!r}; it belongs to another version of boc",
+            f"{kind} has no setting {unknown[0]!r}; the model needs another version of boc",
         )
     try:
         return network(network.Config(**config), text)
     except (TypeError, ValueError) as error:
-        raise EncoderError(f"this {kind} cannot be made: {error}") from error
+        raise EncoderError(f"this {kind} cannot be created: {error}") from error
 
 
 def check_model_folder(folder: Path) -> None:
-    """Raise BocError if a model in ``folder`` would replace other files."""
+    """Raise BocError if writing a model to ``folder`` would replace other files."""
     check_folder(folder, NAMES, is_model)
 
 
@@ -82,7 +82,7 @@ def is_model(folder: Path) -> bool:
 
 
 def check_boxes(kind: str, source: RegionSource) -> None:
-    """Raise EncoderError if networks of ``kind`` need boxes and the source has no boxes."""
+    """Raise EncoderError if networks of ``kind`` need boxes but the source has no boxes."""
     if NETWORKS[kind].reads_boxes and not getattr(source, "boxes", True):
         raise EncoderError(
             f"{source.identity.spec}: has no boxes, but a {kind} needs region positions; use a "
@@ -98,13 +98,13 @@ def create_folder(
     source: RegionSource,
 ) -> None:
     """Write a model folder without weights, which ``save_weights`` adds or replaces. Raises
-    EncoderError if the source lacks boxes that the network needs."""
+    EncoderError if the network needs boxes but the source has no boxes."""
     check_boxes(kind, source)
     check_writable(folder / "config.json")
     (folder / REGIONS).unlink(missing_ok=True)
     if isinstance(source, MapRegions):
         source.save_onnx(folder / REGIONS)
-    # With relative paths, the folder can be moved.
+    # The path is relative, so that the folder can be moved.
     spec = re.sub("^onnx:[^?]*", f"onnx:{REGIONS}", source.identity.spec)
     config = {
         "format": FORMAT,
@@ -118,8 +118,8 @@ def create_folder(
 
 
 def save_weights(folder: Path, state: Mapping[str, Tensor]) -> None:
-    """Atomically replace the weights in a model folder. ONNX networks and a query bank made from
-    the old weights are no longer used."""
+    """Atomically replace the weights in a model folder. ONNX networks and a query bank from the old
+    weights become invalid."""
     for old in (RECORD, HUBS):
         (folder / old).unlink(missing_ok=True)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
@@ -128,8 +128,8 @@ def save_weights(folder: Path, state: Mapping[str, Tensor]) -> None:
 
 
 def load_network(folder: Path, config: Mapping[str, Any]) -> Network:
-    """Load a model folder's network with this configuration. Raises EncoderError if it is
-    damaged."""
+    """Load the network in a model folder with this configuration. Raises EncoderError if the
+    network is damaged."""
     with reading_damaged(folder):
         network = make(config["kind"], config["network"], config["text"])
         # The safetensors library reports every error as a missing file.

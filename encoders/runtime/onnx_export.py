@@ -1,4 +1,4 @@
-"""Export networks to ONNX, to encode sentences and pictures without torch."""
+"""Export networks to ONNX, so that sentences and pictures can be encoded without torch."""
 
 import logging
 import warnings
@@ -23,7 +23,7 @@ from .onnx_towers import OnnxTowers, image_inputs
 from .torch_towers import TorchTowers
 
 LENGTHS = (0, 1, 3, 9)
-"""The numbers of regions and words in the random inputs for the comparison."""
+"""Numbers of regions and words in the random inputs for the comparison."""
 
 
 class _TowerExport(NamedTuple):
@@ -36,11 +36,12 @@ class _TowerExport(NamedTuple):
 
 
 def export(folder: Path) -> Iterator[str]:
-    """Write a model folder's ONNX networks beside its weights, unless they exist.
+    """Write the ONNX networks of a model folder next to its weights, unless valid networks already
+    exist.
 
-    The function yields a line before each network. A network with an operation that ONNX lacks
-    stays on torch, and a line reports it. Raises EncoderError if the results of ONNX Runtime and
-    torch differ.
+    The function yields a line before it writes each network. A network with an operation that ONNX
+    does not support stays on torch, and a line reports the reason. Raises EncoderError if the
+    results of ONNX Runtime and torch differ.
     """
     config = model_config.read_config(folder)
     parts = model_config.parts(folder)
@@ -81,7 +82,7 @@ def export(folder: Path) -> Iterator[str]:
             written.append(name)
         except OnnxExporterError as error:
             lines = str(error.__cause__ or error).splitlines()
-            yield f"{name} is left to torch: {' '.join(lines[:1])}"
+            yield f"{name} still runs on torch: {' '.join(lines[:1])}"
     record = OnnxRecord.of(folder, parts, reference.dim, written)
     runtime = OnnxTowers(folder, record, 2)
     for name in written:
@@ -100,7 +101,7 @@ def _write_onnx(tower: _TowerExport, path: Path) -> None:
         name: dict.fromkeys(range(min(2, rows.ndim)), torch.export.Dim.DYNAMIC)
         for name, rows in inputs.items()
     }
-    # The exporter's progress reports are silenced; its result is compared afterwards.
+    # The exporter's messages are silenced; its result is checked afterwards.
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
@@ -141,7 +142,7 @@ class _Images(_ExportedTower):
 
 class _Texts(_ExportedTower):
     def forward(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        # Batches have no padding.
+        # All texts in a batch have the same length.
         lengths = torch.zeros(ids.shape[0], dtype=torch.long) + ids.shape[1]
         encoded = self.network.texts(ids, lengths)
         return encoded.vectors, encoded.sets, self.network.word_mask(ids, lengths)

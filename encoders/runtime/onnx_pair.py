@@ -27,7 +27,7 @@ from .onnx_towers import OnnxSessions
 from .sessions import open_session
 
 VECTORS = ("text_embeds", "image_embeds", "embedding", "sentence_embedding", "pooler_output")
-"""The names of outputs that are vectors, projected vectors first."""
+"""Names of outputs that contain vectors, with projected vectors first."""
 TYPES = {
     "tensor(int32)": np.int32,
     "tensor(int64)": np.int64,
@@ -35,7 +35,7 @@ TYPES = {
     "tensor(float16)": np.float16,
 }
 INPUTS = {"text": "input_ids", "image": "pixel_values"}
-"""The names of inputs in networks of open_clip."""
+"""Names of inputs in open_clip networks, and the corresponding names in transformers."""
 
 
 class PairOnnx(OnnxSessions):
@@ -55,7 +55,7 @@ class PairOnnx(OnnxSessions):
             tokenizer = Tokenizer.from_file(str(record.check(folder, pair.tokenizer)))
         steps = [tokenizer.normalizer] if tokenizer.normalizer else []
         if details["plain"]:
-            # as open_clip does for networks with this training
+            # open_clip also removes punctuation for networks with this training.
             steps.insert(0, normalizers.Replace(Regex(r"[!-/:-@\[-`{-~]"), ""))
         if details["lower"]:
             steps.insert(0, normalizers.Lowercase())
@@ -106,12 +106,12 @@ class PairOnnx(OnnxSessions):
             feed[each.name] = inputs[name].astype(TYPES[each.type])
         names = [each.name for each in session.get_outputs()]
         output = next((name for name in VECTORS if name in names), names[0])
-        with reading_model(lambda reason: f"a network in ONNX cannot be run ({reason})"):
+        with reading_model(lambda reason: f"an ONNX network cannot be run ({reason})"):
             (vectors,) = session.run([output], feed)
         if vectors.ndim != 2 or (self.dim and vectors.shape[1] != self.dim):
             raise EncoderError(
                 f"an ONNX network returns {output} of shape {vectors.shape} instead of one vector "
-                "per input with the width of the other network; take another model",
+                "per input with the width of the other network; use another model",
             )
         return [unit_rows(vectors.astype(np.float32))]
 
@@ -121,8 +121,9 @@ def describe(
     pair: Pair,
     parts: ModelFiles,
 ) -> OnnxRecord:
-    """Return a pair's record from ``folder``, or make a new record and write it there if possible.
-    Raises EncoderError for networks or settings that boc cannot use."""
+    """Return the record of a pair from ``folder``. If there is no valid record, create a new record
+    and write it to the folder if possible. Raises EncoderError for networks or settings that boc
+    cannot use."""
     record = read_record(folder, parts)
     if record is not None:
         return record
@@ -188,8 +189,8 @@ def pixel_form(settings: Mapping[str, Any]) -> PixelForm:
 
 
 def _text_details(folder: Path, pair: Pair) -> dict[str, Any]:
-    """Return the details of sentence preprocessing, from the settings beside the tokenizer and from
-    the network."""
+    """Return the details of sentence preprocessing, from the settings next to the tokenizer and
+    from the network."""
     beside = folder / pair.tokenizer
     own = beside.with_name("config.json")
     config = read_json(own if own.is_file() else folder / "config.json")

@@ -1,4 +1,4 @@
-"""Record that ties the ONNX networks beside a model's weights to these weights."""
+"""Record of the weights from which the ONNX networks of a model were exported."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ RECORD = "onnx.json"
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """Files from which a model's ONNX networks were made: small ``settings``, which are hashed on
-    every use, and ``weights``, which are hashed again only if they are newer than the record.
-    ``digest`` is the digest in the model's identity."""
+    """Files from which the ONNX networks of a model were exported: small ``settings``, which are
+    hashed on every use, and ``weights``, which are hashed again only if they are newer than the
+    record. ``digest`` returns the digest in the model's identity."""
 
     settings: Sequence[str]
     weights: Sequence[str]
@@ -59,7 +59,7 @@ class OnnxRecord:
         names: Iterable[str],
         **details: Any,
     ) -> OnnxRecord:
-        """Make a record of the files ``names``, which were just written to ``folder``."""
+        """Create a record of the files ``names``, which have just been written to ``folder``."""
         files = {name: sha256(folder / name) for name in names}
         return cls(parts.digest(), dim, parts.hash(folder), parts.size(folder), files, details)
 
@@ -74,7 +74,8 @@ class OnnxRecord:
         )
 
     def check(self, folder: Path, name: str) -> Path:
-        """Return the path of a file. Raises EncoderError if its contents were changed later."""
+        """Return the path of a file. Raises EncoderError if its contents have changed since the
+        record was written."""
         path = folder / name
         record = folder / RECORD
         untouched = (

@@ -1,4 +1,4 @@
-"""Run the two towers of a model folder by ONNX Runtime, on a CPU without torch."""
+"""Run the two towers of a model folder with ONNX Runtime, on a CPU without torch."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -21,8 +21,8 @@ Places = Sequence[Sequence[int]]
 
 
 class OnnxSessions:
-    """Two ONNX networks of a model, stored as files ``names`` in a folder. A network is opened by
-    its first input."""
+    """Two ONNX networks of a model, stored as files ``names`` in a folder. Each network is opened
+    when it is first used."""
 
     names = (IMAGE, TEXT)
 
@@ -87,14 +87,14 @@ class OnnxSessions:
         read = {each.name: inputs[each.name] for each in session.get_inputs()}
         with reading_model(
             lambda reason: (
-                f"a network in ONNX cannot be run ({reason}); give smaller pictures or texts"
+                f"an ONNX network cannot be run ({reason}); use smaller pictures or texts"
             ),
         ):
             outputs: list[Array] = session.run(None, read)
         if outputs[0].shape[1:] != (self.dim,):
             raise EncoderError(
-                f"an ONNX network returns vectors {outputs[0].shape[1:]}, not {self.dim}",
-                "recreate it: <boc convert>",
+                f"an ONNX network returns vectors {outputs[0].shape[1:]} instead of {self.dim}",
+                "recreate it with <boc convert>",
             )
         return outputs
 

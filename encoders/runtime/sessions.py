@@ -11,7 +11,7 @@ from ..networks.foreign import reading_model
 
 def open_session(model: Path | bytes, threads: int = 0) -> Any:
     """Open a network from a file or from its bytes. ``threads`` of 0 means one thread per core.
-    Raises EncoderError without ONNX Runtime, or for a damaged file."""
+    Raises EncoderError if ONNX Runtime is not installed or the file is damaged."""
     # With telemetry, ONNX Runtime stores a device id and contacts a server.
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     with needing("this network", "search", EncoderError):

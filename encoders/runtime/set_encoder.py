@@ -1,5 +1,5 @@
-"""Load encoders from model folders, with region source and tokenizer. Torch is imported only if it
-is used."""
+"""Load encoders from model folders, with their region sources and tokenizers. Torch is imported
+only if it is used."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -71,11 +71,12 @@ class SetEncoder(DualEncoder):
 
 
 class AloneEncoder(SetEncoder):
-    """Encoder whose concepts have no context, because each region and each word is encoded alone
-    (BoC, section IV). Global vectors still represent whole pictures and sentences."""
+    """Encoder whose concepts have no context, because each region and each word is encoded on its
+    own (BoC, section IV). Global vectors still represent whole pictures and sentences."""
 
     def image_sets(self, prepared: Sequence[Regions]) -> Encoded:
-        """Encode each region as the only region of a picture, at the cost of encoding a picture."""
+        """Encode each region as the only region of a picture, which costs as much as encoding a
+        picture."""
         vectors, whole = super().image_sets(prepared)
         single = [
             Regions(each.features[i : i + 1], each.boxes[i : i + 1])
@@ -124,7 +125,7 @@ def load_encoder(kind: str, argument: str, runtime: Runtime) -> SetEncoder:
             source = regions.load(spec, network if network.is_file() else None)
         if source.identity.digest != config["regions"]["digest"]:
             raise EncoderError(
-                f"{folder}: its region source {spec} has changed; restore the old one",
+                f"{folder}: its region source {spec} has changed; restore the old source",
             )
         return source
 

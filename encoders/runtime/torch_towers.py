@@ -52,7 +52,7 @@ class TorchTowers:
         these places."""
         chosen = places
         if chosen is None and ids:
-            # On the host the loop needs no synchronisation with the device.
+            # On the host, the loop needs no synchronisation with the device.
             masks = self.network.word_mask(*text_towers.pad(ids))
             chosen = [torch.nonzero(mask).flatten().tolist() for mask in masks]
         inputs = list(zip(ids, chosen or [], strict=True))

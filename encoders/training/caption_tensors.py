@@ -54,7 +54,7 @@ class CaptionTensors:
         device: str,
         rows: Sequence[list[int]] | None = None,
     ) -> list[Chunk]:
-        """Encode the captions with these ``numbers``, or the id ``rows`` in their place.
+        """Encode the captions with these ``numbers``, or ``rows`` of ids in their place.
 
         Captions of similar length are batched together to reduce padding.
         """
@@ -76,8 +76,8 @@ class CaptionTensors:
         numbers: Numbers,
         device: str,
     ) -> Tensor:
-        """Return the text tower's mean output over each caption's tokens, float32 (len(numbers),
-        h)."""
+        """Return the mean output of the text tower over the tokens of each caption, float32
+        (len(numbers), h)."""
         network.eval()
         means = {}
         order = sorted(set(map(int, numbers)), key=lambda i: len(self.ids[i]))

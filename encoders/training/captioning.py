@@ -1,7 +1,7 @@
-"""Caption branch of VSRN, which requires that regions suffice to generate the caption (VSRN,
-section 3.4, eq. 8).
+"""Caption branch of VSRN, which trains the regions to contain enough information to generate the
+caption (VSRN, section 3.4, eq. 8).
 
-Only training uses the branch.
+The branch is used only in training.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ from ..networks.vsrn import at_last
 
 
 def caption_targets(ids: Sequence[Sequence[int]], max_length: int = 60) -> Tensor:
-    """Pad the ids of whole captions, from start to end, with zeros to targets (B, T) int64, T at
-    most ``max_length``.
+    """Pad the ids of whole captions, including start and end, with zeros to targets (B, T) int64,
+    where T is at most ``max_length``.
 
     A longer caption is truncated but keeps its end token. A shorter caption is followed by at least
     one pad, which the branch must predict.
@@ -29,11 +29,11 @@ def caption_targets(ids: Sequence[Sequence[int]], max_length: int = 60) -> Tenso
 
 
 class CaptionBranch(nn.Module):
-    """Caption generator, in which one GRU encodes a picture's regions V*, and another generates the
-    caption with attention to the first.
+    """Caption generator in which one GRU encodes the regions V* of a picture, and another GRU
+    generates the caption with attention to the first GRU.
 
-    The branch follows the authors' code, with additive attention, whereas the paper describes
-    LSTMs. ``dim`` is the width of the regions, and ``vocabulary`` is the number of ids.
+    The branch follows the authors' code, which uses GRUs with additive attention, whereas the paper
+    describes LSTMs. ``dim`` is the width of the regions, and ``vocabulary`` is the number of ids.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class CaptionBranch(nn.Module):
         the captions and divided by their number.
 
         ``regions`` is (B, n, dim) with ``lengths`` (B,) of at least 1. ``targets`` (C, T) come from
-        ``caption_targets`` and count from the second token to the first pad. ``owners`` (C,)
+        ``caption_targets``; only the tokens from the second to the first pad count. ``owners`` (C,)
         contains the picture of each caption.
         """
         lengths = lengths.clamp(min=1)
@@ -76,7 +76,7 @@ class CaptionBranch(nn.Module):
         read = read[owners]
         states = []
         for word in self.embedding(targets[:, :-1]).unbind(1):
-            # attention (C, n) to the regions, and their weighted mean (C, hidden)
+            # Compute the attention (C, n) to the regions, and their weighted mean (C, hidden).
             queries = self.attend_state(state)[:, None]
             energies = self.attention(torch.tanh(keys + queries))[..., 0]
             weights = energies.masked_fill(padding, -torch.inf).softmax(dim=1)

@@ -1,4 +1,4 @@
-"""Read training data, regions of pictures and their captions, by number."""
+"""Read training data by number: regions of pictures, and captions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CaptionPairs:
 
     @property
     def owners(self) -> Ints:
-        """Return the place of each caption's picture, with captions in the order of the
+        """Return the position of the picture of each caption, with captions in the order of the
         pictures."""
         return np.repeat(np.arange(len(self)), [len(c) for c in self.captions])
 
@@ -56,8 +56,9 @@ class CaptionPairs:
         per_picture: int,
         rng: np.random.Generator,
     ) -> Iterator[tuple[Ints, Ints, Tensor]]:
-        """Yield the batches of one pass in random order: picture numbers, numbers of some captions
-        per picture, and the captions' owners."""
+        """Yield the batches of one pass in random order: picture numbers, the numbers of some
+        captions per picture, and a mask (pictures, captions) of the captions that describe each
+        picture."""
         order = rng.permutation(len(self))
         for start in range(0, len(order) - size + 1, size):
             chosen = order[start : start + size]
@@ -80,7 +81,7 @@ class RegionReader:
             if file.header.kind != "regions":
                 raise EncoderError(
                     f"{path}: contains {file.header.kind}, but training needs regions",
-                    "make them: <boc extract --regions>",
+                    "extract regions with <boc extract --regions>",
                 )
             self.identity = file.header.identity
             self.offsets = file.memory_map("image", "offsets")
@@ -110,12 +111,12 @@ class RegionReader:
 
 def numbers_of(path: Path, ids: Collection[str]) -> list[int]:
     """Return the numbers of the pictures with these ids in a regions file. Raises EncoderError if
-    the file has no such picture."""
+    the file contains no such picture."""
     with FeatureFile(path) as file:
         numbers = [number for number, item in enumerate(file.items("image")) if item.id in ids]
     if not numbers:
         raise EncoderError(
-            f"{path}: lacks the {len(ids)} pictures to validate on; extract these pictures",
+            f"{path}: does not contain the {len(ids)} pictures for validation; extract them",
         )
     return numbers
 
@@ -136,7 +137,7 @@ def read_pairs(path: Path, ids: set[str] | None) -> tuple[CaptionPairs, list[Ite
     numbers = [i for i, item in enumerate(pictures) if own.get(item.id)]
     if not numbers:
         raise EncoderError(
-            f"{path}: no picture with captions to learn from; extract from a CSV of image,caption",
+            f"{path}: no pictures with captions; extract them from a CSV with image,caption",
         )
     owned = [np.array(own[pictures[i].id], np.int64) for i in numbers]
     return CaptionPairs(np.array(numbers, np.int64), owned), captions

@@ -1,16 +1,16 @@
-"""Make training texts that replace captions: caption fragments, and captions with opposite
+"""Create training texts that replace captions: caption fragments, and captions with opposite
 positions.
 
-Queries are shorter than captions. A fragment is a run of words from a caption. It describes the
-caption's picture, and perhaps other pictures. A picture whose captions contain all words of a
-fragment is not a negative for the fragment. The model must therefore distinguish "red rocket" from
-pictures of blue rockets and of red boats. Whole captions hardly require this distinction, since
-their other words suffice.
+Queries are shorter than captions. A fragment is a run of words from a caption. The fragment
+describes the caption's picture, and possibly other pictures. A picture whose captions contain all
+words of a fragment is not a negative for the fragment. The model must therefore distinguish "red
+rocket" from pictures of blue rockets and of red boats. Whole captions rarely require this
+distinction, because their other words are sufficient.
 
-A caption is reversed by exchanging left and right, above and below. The result is false for its
-picture, although all other words are true. Without such captions, training would not require that
-"a cat to the left of a car" differs from "a cat to the right of a car", since two pictures in a
-batch rarely show the same things.
+A caption is reversed by exchanging left and right, and above and below. The reversed caption is
+wrong for its picture, although all other words are right. Without reversed captions, training would
+not require that "a cat to the left of a car" differs from "a cat to the right of a car", because
+two pictures in a batch rarely show the same things.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -59,8 +59,8 @@ class Fragments:
         pictures: Ints,
         rows: Sequence[Sequence[int]],
     ) -> Tensor:
-        """Return a mask (pictures, rows) of negatives, which are pictures whose captions lack a
-        word of the row."""
+        """Return a mask (pictures, rows) of negatives, which are pictures whose captions do not
+        contain all content words of the row."""
         contents = [frozenset(row[1:-1]) - self._stops for row in rows]
         vocabularies = [self._words_of[int(picture)] for picture in pictures]
         lacking = [[not words <= known for words in contents] for known in vocabularies]
@@ -71,8 +71,7 @@ class Fragments:
         row: list[int],
         rng: np.random.Generator,
     ) -> list[int]:
-        """Return a run of words that contains a word other than stop-words, if the row has such a
-        word."""
+        """Return the row, or a run of its words with at least one content word."""
         places = [i for i in range(1, len(row) - 1) if row[i] not in self._stops]
         if not places or rng.random() >= self._share:
             return row
@@ -89,7 +88,7 @@ def exchange_opposites(
     """Replace position words in ``rows`` by their ``opposites``. Return the places and the new
     rows.
 
-    A row needs another content word, because "to the left" alone is as true as "to the right".
+    A row needs another content word, because "to the left" on its own is as true as "to the right".
     """
     empty = frozenset(stops) | opposites.keys()
     places = []

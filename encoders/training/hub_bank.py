@@ -1,7 +1,7 @@
 """Choose the query bank of a trained model (``encoders/runtime/hubs.py``) during training.
 
 The bank's captions and pictures come from the training set; its strengths maximise recall on the
-held-out pictures. If the bank does not raise recall, the model is saved without one.
+held-out pictures. If a bank does not improve recall, the model is saved without a bank.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from boc.vectors import Floats, Ints
 from ..runtime.hubs import HubBank, hub_offsets
 
 SIZE = 500  # number of captions and number of pictures in the bank
-LEAST = 100  # smallest number of held-out pictures for choosing strengths
+LEAST = 100  # minimum number of held-out pictures for choosing strengths
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
@@ -25,7 +25,7 @@ def choose_bank(
 ) -> HubBank | None:
     """Return a bank of caption and picture vectors, with the best strengths for ``texts`` (n, d)
     and ``images`` (m, d). ``owners`` (n,) contains the number of each text's picture. Returns None
-    if offsets help in neither direction."""
+    if offsets do not improve recall in either direction."""
     scores = texts @ images.T
     of_images = hub_offsets(images, bank_texts).astype(np.float32)
     of_texts = hub_offsets(texts, bank_images).astype(np.float32)

@@ -1,12 +1,12 @@
 """Learn terms from pictures and their captions, with the codebook inside the training loop.
 
-The head (``boc.codecs.learned``) starts as a codebook, made by spherical k-means over the rows of
-both modalities. It is then trained like an encoder. An item keeps its ``z`` largest activations,
-scaled to unit length; each caption should be nearer to its own picture than to the other pictures
-in a batch, and each picture nearer to its captions (InfoNCE; van den Oord et al., 2018). A penalty
-on the squared mean activation of each term (FLOPS; Paria et al., ICLR 2020) is proportional to the
-expected number of postings, and makes both modalities use all terms. The encoder does not change,
-so training needs only a feature file.
+The head (``boc.codecs.learned``) starts as a codebook from spherical k-means over the rows of both
+modalities, and is then trained like an encoder. An item keeps its ``z`` largest activations, scaled
+to unit length; each caption should be nearer to its own picture than to the other pictures in a
+batch, and each picture nearer to its captions (InfoNCE; van den Oord et al., 2018). A penalty on
+the squared mean activation of each term (FLOPS; Paria et al., ICLR 2020) is proportional to the
+expected number of postings, and encourages both modalities to use all terms. The encoder does not
+change, so training needs only a feature file.
 """
 
 from collections import Counter
@@ -30,9 +30,9 @@ from boc.vectors import Floats, Ints, batches
 
 from .losses import contrast
 
-# Budgets and penalty weight were chosen from a few values on held-out training photographs; the
-# budgets read as many postings as a dictionary does. The other values are customary and were not
-# tuned.
+# The budgets and the penalty weight were chosen from a few values on held-out training photographs.
+# With these budgets, a query reads as many postings as with a dictionary. The other values are
+# conventional and were not tuned.
 Z = 8
 QUERY_Z = 16
 SEED = 0
@@ -68,7 +68,7 @@ class Head(nn.Module):
         gradients.
         """
         side = MODALITIES.index(modality)
-        # rows of each item, (n, longest); short sets repeat their last row
+        # These are the rows of each item (n, longest); short sets repeat their last row.
         starts = rows.offsets[:-1, None]
         lengths = np.diff(rows.offsets)[:, None]
         steps = np.minimum(np.arange(lengths.max()), lengths - 1)
@@ -137,15 +137,15 @@ def read_pairs(files: Sequence[FeatureFile]) -> ItemPairs:
                         captions.setdefault(number[item.group], []).append(place)
     if len(captions) < 2:
         raise FeatureFileError(
-            f"{files[0].path}: {len(captions)} pictures with captions, at least 2 are needed to "
-            "learn terms; give a file of pictures with captions",
+            f"{files[0].path}: {len(captions)} pictures with captions, but terms need at "
+            "least 2; give a file of pictures with captions",
         )
     rows = {modality: Ragged.concatenate(parts[modality]) for modality in MODALITIES}
     return ItemPairs(rows, {picture: np.array(places) for picture, places in captions.items()})
 
 
 def first_head(pairs: ItemPairs, terms: int) -> Head:
-    """Make the initial head from the centroids of the centred rows of both modalities, with
+    """Build the initial head from the centroids of the centred rows of both modalities, with
     thresholds that one item in twenty exceeds."""
     rng = np.random.default_rng(SEED)
     drawn = []
@@ -186,7 +186,8 @@ def train(
 ) -> Iterator[float]:
     """Train the head in place, and yield the mean loss of each epoch.
 
-    A batch contains 64 pictures with two captions each; the learning rate rises for 40 steps.
+    A batch contains 64 pictures with two captions each; the learning rate rises during the first 40
+    steps.
     """
     rng = np.random.default_rng(SEED)
     pictures = np.array(sorted(pairs.captions))
@@ -235,8 +236,8 @@ def _labels(
     captions: Ragged,
     files: Sequence[FeatureFile],
 ) -> Iterator[Label]:
-    """Yield a label for each term, made from the captions, among at most 20,000, in which the term
-    has its largest values."""
+    """Yield a label for each term, built from the captions in which the term has its largest
+    values, among at most 20,000 captions."""
     words = [set(content_words(item.content)) for file in files for item in file.items("text")]
     background = Counter(word for caption in words for word in sorted(caption))
     numbers = np.sort(np.random.default_rng(SEED).permutation(len(captions))[:20_000])

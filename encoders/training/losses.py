@@ -2,7 +2,7 @@
 
 Each loss takes a batch's ``scores`` (images, sentences) and masks of the same shape. ``positive``
 marks pairs of a picture and a sentence that describes it; ``apart`` marks negative pairs; other
-pairs are ignored. Without ``apart``, all other pairs are negative.
+pairs are ignored. Without ``apart``, all pairs that are not positive are negative.
 """
 
 import torch

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 class Objective(nn.Module):
-    """Batch loss, and scores that rank pictures and sentences. An objective may have weights used
-    only in training.
+    """Loss of a batch, and scores that rank pictures and sentences. An objective may have weights
+    that are used only in training.
 
     ``config.objective`` joins parts by +: ``matching``, the loss on dot products of global vectors
     (TERN, VSRN; with Sinkhorn normalisation in VSRN++); ``alignment``, the loss on pooled
@@ -47,8 +47,8 @@ class Objective(nn.Module):
         unknown = set(self.parts) - {"matching", "alignment", "generation"}
         if unknown or self.parts == ["generation"]:
             raise EncoderError(
-                "objective must join matching or alignment (and generation) by +, got "
-                f"{config.objective!r}",
+                "objective must be matching or alignment, or a combination such as "
+                f"matching+generation, got {config.objective!r}",
             )
         one_of("pooling", config.pooling, POOLINGS)
         # Validation ranks by global vectors if they are trained.
@@ -167,7 +167,7 @@ class _CaptionGeneration(nn.Module):
         captions: CaptionTensors,
     ) -> None:
         super().__init__()
-        # The padding, 0, stays 0.
+        # The padding id 0 keeps its number.
         used = np.unique(np.concatenate([[0], *captions.ids]))
         self._ids = captions.ids
         self._number = {int(id): number for number, id in enumerate(used)}

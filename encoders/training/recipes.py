@@ -4,8 +4,8 @@
 two cores; their settings were tuned on held-out pictures. The other recipes are the published
 settings, which need a GPU and a hundred thousand pictures. They follow the authors' code where it
 differs from the paper (TERN: learning rate 2e-6 instead of 2e-5, batches of 80 instead of 90). An
-epoch is one pass over the pictures with one caption each; five such epochs are one epoch in the
-authors' code.
+epoch is one pass over the pictures with one caption each; five such epochs correspond to one epoch
+in the authors' code.
 """
 
 FROM_SCRATCH = {
@@ -33,9 +33,9 @@ SMALL = {
     "negatives_last": "6",
 }
 
-# Words and regions are matched individually, so that "red" and "rocket" are found in the same
-# region. I-CLS is also trained, for the first stage of a search. The network is small enough to
-# train from scratch in four minutes on one core.
+# Words and regions are matched individually, so that "red" and "rocket" must match the same region.
+# I-CLS is trained as well, for the first stage of a search. The network is small enough to train
+# from scratch in four minutes on one core.
 SCENES = {
     **FROM_SCRATCH,
     "kind": "teran",
@@ -89,7 +89,7 @@ PHOTOS = {
     "warmup": "40",
 }
 
-# mrsw sums over words, so the temperature is higher; rows must stay different.
+# mrsw sums over words, so the temperature is higher. Rows must stay distinct, so averaging is low.
 ALIGNED = {**PHOTOS, "averaging": "1", "alignment_temperature": "0.5"}
 
 VSRN_PHOTOS = {
@@ -162,7 +162,7 @@ RECIPES: dict[str, dict[str, str]] = {
     "small": SMALL,
     "scenes": SCENES,
     "photos": PHOTOS,
-    # The mean over words is the score, because sums favour long captions for any picture.
+    # The score is the mean over words, because sums favour long captions for every picture.
     "photos-teran": {
         **ALIGNED,
         "kind": "teran",

@@ -1,4 +1,4 @@
-"""Train a model folder from a regions file, for ``boc train``."""
+"""Train a model on a regions file and write it to a model folder, for ``boc train``."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class Recipe:
         name: str,
         settings: Mapping[str, str],
     ) -> Recipe:
-        """Make a recipe from RECIPES and ``settings``, which override fields of the network, of
-        TrainConfig, and of Recipe.
+        """Build a recipe from RECIPES and ``settings``, which override fields of the network, of
+        TrainConfig and of TowerChoice.
 
         Raises EncoderError for an unknown name or an invalid value.
         """
@@ -86,9 +86,9 @@ class Recipe:
         # A part of the objective must train the vectors stored in an index.
         if "matching" not in train.objective.split("+") and vector != "mean":
             raise EncoderError(
-                f"objective={train.objective} trains the concepts of a {kind} alone, so that its "
+                f"objective={train.objective} trains only the concepts of a {kind}, so that its "
                 "global vector keeps its random values; add matching, as in "
-                "objective=matching+alignment, or take a teran with vector=mean",
+                "objective=matching+alignment, or use a teran with vector=mean",
             )
         return cls(kind=kind, sizes=sizes, train=train, **tower)
 
@@ -101,7 +101,7 @@ def _parse(values: Mapping[str, str], config: type[Any]) -> dict[str, Any]:
     except ValueError as error:
         raise EncoderError(
             str(error),
-            "write for example <boc train --set epochs=4>",
+            "for example, write <boc train --set epochs=4>",
         ) from None
     return {name: getattr(parsed, name) for name in own}
 
@@ -113,10 +113,10 @@ def describe(
     validate: Collection[str] | None = None,
 ) -> dict[str, Any]:
     """Return all data that determine the result of a run: the recipe, the digests of the items and
-    the region source, and a digest of the picture ids to ``validate`` on, if a user names them.
+    the region source, and a digest of the picture ids to ``validate`` on, if the user names them.
 
-    Raises EncoderError, before regions are extracted, if a text tower is missing or the source
-    lacks boxes for the network.
+    Raises EncoderError, before spending time extracting regions, if the text tower is missing or
+    the network needs boxes that the source does not have.
     """
     text_towers.check_tower(recipe.text)
     check_boxes(recipe.kind, source)
@@ -131,8 +131,8 @@ def check_size(
     pictures: int,
     validated: int | None = None,
 ) -> None:
-    """Raise EncoderError, before regions are extracted, if the pictures are too few for training or
-    validation."""
+    """Raise EncoderError, before spending time extracting regions, if there are too few pictures
+    for training or validation."""
     held_out = validated
     fewer = "fewer ids in <--validate>"
     if held_out is None:
@@ -141,15 +141,15 @@ def check_size(
     batch = recipe.train.batch_size
     if pictures < held_out + batch:
         raise EncoderError(
-            f"{pictures} pictures are too few: {held_out} of them are held out, and a batch has "
+            f"{pictures} pictures are too few, because {held_out} are held out and a batch needs "
             f"{batch}",
-            f"give more, or {fewer} and <boc train --set batch_size={max(2, pictures // 10)}>",
+            f"add pictures, or {fewer} and <boc train --set batch_size={max(2, pictures // 10)}>",
         )
 
 
 def is_finished(folder: Path, run: Mapping[str, Any]) -> bool:
-    """Return whether ``folder`` contains the result of ``run``. Raises EncoderError if it contains
-    another run, finished or not."""
+    """Return whether ``folder`` contains the result of ``run``. Raises EncoderError if the folder
+    contains another run, finished or not."""
     note = folder / "training.json"
     if not note.exists():
         return False
@@ -158,14 +158,14 @@ def is_finished(folder: Path, run: Mapping[str, Any]) -> bool:
     differing = sorted(key for key in mine if theirs.get(key) != mine[key])
     if differing:
         raise EncoderError(
-            f"{folder} contains a model trained with another {' and '.join(differing)}; repeat "
-            "that command to continue, or choose another folder with -o",
+            f"{folder} contains a model trained with another {' and '.join(differing)}; run "
+            "that command again to resume, or choose another folder with -o",
         )
     return (folder / "history.json").exists()
 
 
 def best(folder: Path) -> Recalls:
-    """Return the recalls of a finished run's kept weights on the held-out pictures."""
+    """Return the recalls on the held-out pictures for the weights that a finished run has kept."""
     state = RunState(**parse_json((folder / "history.json").read_text(encoding="utf-8")))
     entry = next(e for e in state.history if e["step"] == state.best_step)
     return Recalls(*(Recall(**entry[side]) for side in ("text_to_image", "image_to_text")))
@@ -173,7 +173,7 @@ def best(folder: Path) -> Recalls:
 
 class Training:
     """Training run on a regions file, as described by ``describe``, whose model is saved to
-    ``folder``. A run with the same arguments continues.
+    ``folder``. A run with the same arguments resumes an unfinished run.
 
     ``ids`` restricts the run to these pictures; the pictures in ``validate`` are held out. Raises
     EncoderError if the data do not match."""
@@ -196,7 +196,7 @@ class Training:
         reader = RegionReader(regions)
         if source.identity.digest != reader.identity.digest:
             raise EncoderError(
-                f"{regions} was made by another region source than {source.identity.spec}",
+                f"{regions} comes from a region source other than {source.identity.spec}",
             )
         pairs, captions = read_pairs(regions, ids)
         texts = [caption.content for caption in captions]

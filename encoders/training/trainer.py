@@ -72,10 +72,10 @@ class RunState:
 
 
 class Trainer:
-    """Trainer of one run in one model folder. ``run`` continues where the last call stopped.
+    """Trainer for a single run in a model folder. ``run`` resumes where the last call stopped.
 
-    It learns from ``pairs`` and validates on ``held_out``, by default ``config.held_out`` random
-    pictures of ``pairs``.
+    The network learns from ``pairs`` and is validated on ``held_out``, by default
+    ``config.held_out`` random pictures of ``pairs``.
     """
 
     def __init__(
@@ -104,8 +104,8 @@ class Trainer:
         self.held_out = held_out
         if len(self.train) < config.batch_size:
             raise EncoderError(
-                f"{len(self.train)} pictures to learn from, but a batch needs {config.batch_size}",
-                "give more pictures, or smaller batches: <boc train --set batch_size=2>",
+                f"{len(self.train)} pictures for training, but a batch needs {config.batch_size}",
+                "give more pictures, or use smaller batches: <boc train --set batch_size=2>",
             )
         self.fragments: Fragments | None = None
         if config.fragments:
@@ -133,7 +133,7 @@ class Trainer:
             texts = [captions.texts[number] for number in numbers]
             self._relevance = rouge_l_matrix(texts, held_out.owners)
         self.state = RunState()
-        # loss of the last batch
+        # This is the loss of the last batch.
         self._loss = 0.0
 
     @property
@@ -175,8 +175,8 @@ class Trainer:
             )
 
     def _save(self) -> None:
-        """Save the state that a run needs to continue to one safetensors file, replacing it
-        atomically."""
+        """Save the state from which a run can resume, by atomically replacing a safetensors
+        file."""
         flat = {
             f"{kind}.{name}": tensor.detach().cpu().contiguous()
             for kind, named in self._tensors.items()
@@ -270,7 +270,7 @@ class Trainer:
             each.to(self.device) for each in self.regions(pictures, config.region_keep)
         )
         features = torch.nn.functional.dropout(features, 1 - config.feature_keep)
-        # texts to read instead of captions, with reversed captions last
+        # The network reads these rows instead of the captions, with reversed captions last.
         rows = [self.captions.ids[number] for number in numbers]
         apart: Tensor | None = None
         turned: list[int] = []
@@ -319,7 +319,8 @@ class Trainer:
         return round(float(first * (last / first) ** min(1.0, 1.5 * step / self.steps)))
 
     def _begin(self) -> None:
-        """Scale features and start from the closed form, if the settings select it."""
+        """Scale the features, and start from the closed-form solution, if the settings request
+        this."""
         config = self.config
         power = self.network.config.region_power
 
@@ -398,8 +399,8 @@ class Trainer:
             yield images, network.region_mask(lengths, images.sets.shape[1])
 
     def bank(self) -> HubBank | None:
-        """Return the query bank for the best weights, or None if it does not help the held-out
-        pictures, or if these are too few."""
+        """Return the query bank for the best weights, or None if a bank does not improve recall on
+        the held-out pictures, or if there are too few pictures."""
         held_out = self.held_out
         if len(self.train) < SIZE or len(held_out) < LEAST:
             return None

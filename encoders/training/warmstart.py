@@ -1,11 +1,11 @@
 """Initialise networks in closed form, so that their first output is canonical correlation analysis
 (CCA).
 
-From random weights, the two pipelines learn little from a few thousand pictures before they
-overfit. Therefore their linear maps start as the regularised CCA (Hardoon et al., Canonical
-Correlation Analysis, Neural Computation 2004) between a picture's mean region and its captions'
-mean word vector, and their attention starts as plain averaging. The network architecture does not
-change, and training continues from this start.
+With random initial weights, the two towers learn little from a few thousand pictures before they
+overfit. Therefore, their linear maps start as the regularised CCA (Hardoon et al., Canonical
+Correlation Analysis, Neural Computation 2004) between the mean region of a picture and the mean
+word vector of its captions, and their attention starts as plain averaging. The network architecture
+does not change, and training continues from these weights.
 """
 
 import math
@@ -25,7 +25,7 @@ from ..networks.vsrn import Vsrn
 # Ridges in units of the mean variance.
 IMAGE_RIDGE = 2.0
 TEXT_RIDGE = 0.2
-# Factor for random weights that would otherwise disturb the start.
+# Factor that reduces random weights, which would otherwise disturb the initial projection.
 QUIET = 0.3
 
 
@@ -67,9 +67,9 @@ def cca(
 
 @torch.no_grad()
 def latent_semantics(embedding: nn.Embedding, bags: sparse.csr_array) -> None:
-    """Set word vectors so that a caption's mean is its latent semantic analysis, the leading
-    singular directions of tf-idf. Pretrained vectors are kept if the columns after them are zero;
-    then only these columns are filled.
+    """Set word vectors so that their mean over a caption is the latent semantic analysis of the
+    caption, based on the leading singular directions of tf-idf. If some columns are zero, as after
+    pretrained vectors, only these columns are filled.
 
     ``bags`` (n, V) contains the relative frequency of each word in each caption. Words that occur
     in all captions become zero.
@@ -80,7 +80,7 @@ def latent_semantics(embedding: nn.Embedding, bags: sparse.csr_array) -> None:
     free = (weight == 0).all(axis=0)
     if free.any():
         columns = columns[free]
-        # Both parts get equal weight.
+        # Both parts get the same weight.
         deviation = (bags @ weight[:, ~free]).std()
     captions, words = bags.shape
     frequencies = np.bincount(bags.indices, minlength=words)
@@ -96,8 +96,9 @@ def latent_semantics(embedding: nn.Embedding, bags: sparse.csr_array) -> None:
 
 @torch.no_grad()
 def scale(network: Network, regions: Tensor) -> None:
-    """Set ``network`` to centre and scale features by the statistics of ``regions`` (n,
-    region_dim), raised to its power. Nearly constant features are not amplified."""
+    """Set the statistics by which ``network`` centres and scales features, computed from
+    ``regions`` (n, region_dim), which are already raised to the configured power. Nearly constant
+    features are not amplified."""
     deviation, mean = torch.std_mean(regions, dim=0, correction=0)
     network.region_mean.copy_(mean)
     network.region_deviation.copy_(deviation + 0.01 * deviation.mean())
@@ -128,12 +129,13 @@ def _start_tern(
     words: Tensor,
     averaging: float,
 ) -> None:
-    """Initialise a TERN or TERAN. Boxes and their areas have no effect at first."""
+    """Initialise a TERN or TERAN. Boxes and their areas have little effect at first."""
     config = network.config
     half = config.visual_width // 2
     rank = min(half, config.joint_width, regions.shape[1], words.shape[1])
     images, texts = cca(regions, words, rank)
-    # Linear, ReLU, Linear pass the projection's positive and negative parts separately.
+    # The layers Linear, ReLU, Linear pass the positive and negative parts of the projection
+    # separately.
     fusion: Any = network.img_enc.pos_encoding_image.map
     first, _, last = fusion
     width = len(images.mean)

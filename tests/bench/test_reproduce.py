@@ -179,7 +179,7 @@ WRONG = {
     ),
     ("vsrn", "vocab/coco_precomp_vocab.pkl"): (
         "vsrn-coco-1-model",
-        "a VSRN .*; fetch it again, or name",
+        "a VSRN .*; download it again, or use",
     ),
 }
 

@@ -164,7 +164,7 @@ WRONG: list[tuple[Callable[[boc.Index], object], str]] = [
     (lambda index: build_index("x", 5), "a source must be a path or a list of paths, got 5"),
     (
         lambda index: build_index("x", "photos.h5", code=5),
-        "code must be text such as 'dictionary:2/64'",
+        "code must be a string such as 'dictionary:2/64'",
     ),
     (lambda index: index.search(), "the query has no wanted part"),
     (
@@ -213,7 +213,7 @@ WRONG: list[tuple[Callable[[boc.Index], object], str]] = [
     (lambda index: index.search(image="."), "Is a directory.*; check its name and folder"),
     (
         lambda index: build_index("x", np.zeros((2, 2))),
-        r"got array\(\[\[0\., .*; save arrays by numpy\.save",
+        r"got array\(\[\[0\., .*; save arrays with numpy\.save",
     ),
     (lambda index: plugins.encoder(object()), "an encoder must be text .* got object"),
     (lambda index: index.sync(None), "a source must be a path or a list of paths, got None"),

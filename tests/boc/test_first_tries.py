@@ -176,7 +176,7 @@ WRONG: list[tuple[Callable[[boc.Index], Any], type[Exception], str]] = [
     (
         lambda index: index.add(["a.png", WHITE], id="x"),
         boc.BocError,
-        "2 pictures need as many ids",
+        "2 pictures need the same number of ids",
     ),
     (
         lambda index: index.add([WHITE, WHITE], ids=["x", "x"]),
@@ -196,7 +196,7 @@ WRONG: list[tuple[Callable[[boc.Index], Any], type[Exception], str]] = [
     (
         lambda index: index.add("a.png", fields={"year": 1}),
         boc.BocError,
-        "no metadata fields year:keyword",
+        "does not declare the metadata fields year:keyword",
     ),
     (
         lambda index: index.add(

@@ -521,7 +521,7 @@ def test_a_name_is_looked_for_on_this_machine_only(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
         EncoderError,
-        match="download it with: boc model get someone/tiny-clip, then",
+        match="download it with boc model get someone/tiny-clip, then",
     ):
         plugins.encoder("clip:someone/tiny-clip", "cpu")
     place = tmp_path / "models--someone--tiny-clip"
@@ -553,7 +553,7 @@ def test_torch_files_are_read_for_weights_only(
         {**weights, "logit_scale": Bomb(os.mkdir, str(tmp_path / "harm"))},
         folder / "pytorch_model.bin",
     )
-    with pytest.raises(EncoderError, match="no dual encoder that can be used") as caught:
+    with pytest.raises(EncoderError, match="not a usable dual encoder") as caught:
         open_encoder(folder)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "harm").exists()
@@ -567,7 +567,7 @@ def test_code_in_a_folder_is_not_run(
     change_json(folder / "config.json", "model_type", "of_my_own")
     change_json(folder / "config.json", "auto_map", classes)
     (folder / "mine.py").write_text(f"import os; os.mkdir({str(tmp_path / 'harm')!r})")
-    with pytest.raises(EncoderError, match="no dual encoder that can be used"):
+    with pytest.raises(EncoderError, match="not a usable dual encoder"):
         open_encoder(folder)
     assert not (tmp_path / "harm").exists()
 
@@ -584,13 +584,13 @@ def damage(
 DAMAGED: dict[str, tuple[Callable[[Path], object], str]] = {
     "no configuration": (damage("config.json", None), r"config\.json"),
     "no weights": (damage("model.safetensors", None), "no weights"),
-    "damaged weights": (damage("model.safetensors", "none"), "cannot|can be used"),
+    "damaged weights": (damage("model.safetensors", "none"), "cannot|not a usable"),
     "a weight left out": (
         lambda folder: change_weights(folder / "model.safetensors", "text_projection.weight"),
         r"1 weights are missing, such as text_projection\.weight",
     ),
-    "no image processor": (damage("preprocessor_config.json", None), "can be used"),
-    "damaged configuration": (damage("config.json", "{"), "can be used"),
+    "no image processor": (damage("preprocessor_config.json", None), "not a usable"),
+    "damaged configuration": (damage("config.json", "{"), "not a usable"),
 }
 
 

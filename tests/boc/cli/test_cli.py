@@ -311,7 +311,10 @@ def test_another_code_needs_replace(home: Path):
     )
     refused = boc(*again)
     assert refused.exit_code == 1
-    assert "has an index 'photos' of other items; rebuild it with --replace" in refused.stderr
+    assert (
+        "already has an index 'photos' with other items; rebuild it with --replace"
+        in refused.stderr
+    )
     assert files(home / "index") == before
     assert run(*again, "--replace").stdout == "photos: 40 pictures and 80 captions\n"
     told = json.loads(run(f"info photos {at(home)} --json").stdout)
@@ -599,7 +602,7 @@ def test_lines_of_no_item_are_noted(home: Path):
         f"index other {home}/photos.h5 --metadata {home}/metadata.csv {at(home)}",
     )
     assert (
-        "note: 1 lines of the metadata match no item here (such as 'lost.png')"
+        "note: 1 metadata lines match no item here (for example 'lost.png')"
         in result.stderr.splitlines()
     )
 

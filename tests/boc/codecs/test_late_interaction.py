@@ -178,7 +178,7 @@ def test_index_scores_and_explanation(library: Path, tmp_path: Path):
         text="a red box",
     )
     assert sum(match.product for match in explained.matches) > 0
-    with pytest.raises(BocError, match="reads the encoder's concept sets"):
+    with pytest.raises(BocError, match="needs the encoder's concept sets"):
         copy_index(
             "late",
             "other",

@@ -260,7 +260,7 @@ def test_words_survive_edits_and_copies(library: Path, book: Path, tmp_path: Pat
 def test_invalid_requests(library: Path, book: Path, tmp_path: Path):
     table = tmp_path / "table.csv"
     table.write_text("id,words:text\n007.png,mine\n")
-    with pytest.raises(BocError, match="words of pictures to the metadata field 'words'"):
+    with pytest.raises(BocError, match="stores words in the metadata field 'words'"):
         build_index(
             "x",
             library / "photos.h5",

@@ -281,4 +281,7 @@ def test_ocr_without_pictures(library: Path, tmp_path: Path):
         f"index x {library}/photos.h5 --ocr --at file:{tmp_path}",
     )
     assert result.exit_code == 1
-    assert "photos.h5: no pictures whose words could be read; leave out --ocr" in result.stderr
+    assert (
+        "photos.h5: contains no pictures, so no text can be recognised; leave out --ocr"
+        in result.stderr
+    )

@@ -139,7 +139,7 @@ def test_default_threshold(tmp_path: Path) -> None:
     searcher = build(tmp_path, [picture(f"{i:03d}.jpg") for i in range(60)], crowded(60, 0))
     assert 0.6 < searcher.background("image").near < 1
     for threshold in (0, 1.2):
-        with pytest.raises(BocError, match="threshold must be above 0"):
+        with pytest.raises(BocError, match="threshold must be a cosine above 0"):
             find_duplicates(searcher, threshold)
 
 

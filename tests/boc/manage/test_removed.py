@@ -129,5 +129,5 @@ def test_another_code_and_damage_are_no_obstacle(files: Files) -> None:
 def test_a_folder_that_takes_no_files_is_told(files: Files) -> None:
     Path(files.at.partition(":")[2], ".removed").write_text("no folder")
     files.do(("delete", "0.png"))
-    with pytest.warns(BocWarning, match="encoded again if they come back"):
+    with pytest.warns(BocWarning, match="encoded again if they reappear"):
         assert files.sync().removed == 1

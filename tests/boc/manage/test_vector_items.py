@@ -72,7 +72,7 @@ def test_an_index_of_other_vectors_is_kept_unless_it_is_replaced(tmp_path: Path)
     np.save(one, np.eye(4, dtype=np.float32))
     np.save(other, np.eye(4, dtype=np.float32)[:3])
     build_index("mine", one, at=at)
-    with pytest.raises(BocError, match="has an index 'mine' of other items"):
+    with pytest.raises(BocError, match="already has an index 'mine' with other items"):
         build_index("mine", other, at=at)
     assert len(list(Searcher.open("mine", at).index.items())) == 4
     build_index("mine", other, at=at, replace=True)
@@ -90,7 +90,7 @@ def test_sentences_of_no_known_picture_and_ids_that_occur_twice_are_refused(tmp_
             at=f"file:{tmp_path}",
         )
     (tmp_path / "captions.txt").unlink()
-    with pytest.raises(SourceError, match=r"have the id '[0-2]'; write ids beside"):
+    with pytest.raises(SourceError, match=r"have the id '[0-2]'; add ids next to"):
         build_index(
             "mine",
             [tmp_path / "images.npy", tmp_path / "captions.npy"],

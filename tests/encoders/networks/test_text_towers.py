@@ -77,7 +77,7 @@ def test_known_word_vectors_leave_room_to_learn():
 
 
 def test_a_tower_that_is_none_is_refused(tmp_path: Path):
-    with pytest.raises(EncoderError, match=r"no BERT folder .*a text tower is minilm"):
+    with pytest.raises(EncoderError, match=r"not a BERT folder .*use minilm"):
         text_towers.load_tower(
             str(tmp_path),
             1,

@@ -88,7 +88,7 @@ def test_a_hostile_vocabulary_runs_nothing(
 ):
     monkeypatch.chdir(tmp_path)
     Path("vocab.pkl").write_bytes(HOSTILE[name])
-    with pytest.raises(EncoderError, match=r"vocab\.pkl: .*it asks for \w+\.\w+") as caught:
+    with pytest.raises(EncoderError, match=r"vocab\.pkl: .*it needs \w+\.\w+") as caught:
         read_vocabulary(Path("vocab.pkl"))
     assert "\n" not in str(caught.value)
     assert not Path("exploded").exists()
@@ -396,7 +396,7 @@ def test_means_in_the_place_of_the_grus():
 
 
 def test_an_order_without_a_gru_is_refused():
-    with pytest.raises(EncoderError, match="region_order is for the GRU"):
+    with pytest.raises(EncoderError, match="region_order needs a GRU"):
         VsrnConfig(image_pooling="mean", region_order="size")
 
 

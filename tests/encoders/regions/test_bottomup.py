@@ -453,7 +453,7 @@ def test_wrong_weights(
     damage: Any,
 ) -> None:
     torch.save(damage(checkpoint()), weights)
-    with pytest.raises(EncoderError, match=r"fetch pytorch_model\.bin of unc-nlp/frcnn") as caught:
+    with pytest.raises(EncoderError, match=r"download pytorch_model\.bin of unc-nlp") as caught:
         regions.load(f"bottomup:{weights}")
     assert "\n" not in str(caught.value)
 

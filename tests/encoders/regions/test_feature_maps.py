@@ -178,13 +178,13 @@ def test_the_file_and_the_options_are_the_digest(tmp_path: Path):
     ("change", "words"),
     [
         ({"type_": TensorProto.INT32, "operator": "same"}, r"reads tensor\(int32\)"),
-        ({"shape": ("B", 3, "S", "S")}, "S fixed"),
+        ({"shape": ("B", 3, "S", "S")}, "fixed S"),
         ({"shape": ("B", 1, SIDE, SIDE)}, r"B, C, rows, columns"),
-        ({"shape": ("B", 3, SIDE, 2 * SIDE)}, "S fixed"),
+        ({"shape": ("B", 3, SIDE, 2 * SIDE)}, "fixed S"),
         ({"operator": "vector"}, "one map"),
         ({"operator": "two"}, "one map"),
         ({"operator": "failing"}, "cannot be run"),
-        ({"shape": (1, 3, SIDE, SIDE)}, "B free"),
+        ({"shape": (1, 3, SIDE, SIDE)}, "free B"),
     ],
 )
 def test_networks_of_another_form_are_refused(

@@ -121,7 +121,7 @@ def test_a_wrong_index_is_refused(
     index = tmp_path / "index.json"
     if text is not None:
         index.write_text(text)
-    words = r"index.json: no list of images .*give Karpathy's dataset_flickr30k.json"
+    words = r"index.json: not a list of images .*give Karpathy's dataset_flickr30k.json"
     with pytest.raises(EncoderError, match=words):
         plugins.region_source(f"files:{write_files(tmp_path, '0')}?index={index}")
 

@@ -72,7 +72,7 @@ def test_out_of_memory():
         return encode(batch)
 
     lengths = [2, 7, 3]
-    with pytest.raises(EncoderError, match=r"on cpu with 3 items, the longest of length 7; try "):
+    with pytest.raises(EncoderError, match=r"on cpu with 3 items of length up to 7; try "):
         in_batches(
             "cpu",
             Runtime(),

@@ -129,7 +129,7 @@ def test_exchange_opposites(
         ({"keep": "first"}, "keep must be one of best, last, got 'first'"),
         (
             {"opposites": 1.0, "text_lr": 1.0},
-            "opposites need an alignment, which objective=matching lacks",
+            "opposites need alignment, which objective=matching does not include",
         ),
         ({"choose": "spice"}, "choose must be one of recall, ndcg, ndcg-image, got 'spice'"),
     ],

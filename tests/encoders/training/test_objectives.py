@@ -483,8 +483,8 @@ def test_alignment_of_cosines(
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"objective": "guessing"}, "objective must join"),
-        ({"objective": "generation"}, "objective must join"),
+        ({"objective": "guessing"}, "objective must be matching or alignment"),
+        ({"objective": "generation"}, "objective must be matching or alignment"),
         (
             {"objective": "alignment", "pooling": "max"},
             "pooling must be one of mrsw, .*got 'max'",

@@ -329,9 +329,9 @@ def test_pairs_hold_out_and_batches(library: Path):
     assert named.pictures.tolist() == [4, 17]
     assert sorted([*rest.pictures, 4, 17]) == pairs.pictures.tolist()
     assert [c.tolist() for c in named.captions] == [pairs.captions[i].tolist() for i in (4, 17)]
-    with pytest.raises(EncoderError, match="lacks the 1 pictures to validate on"):
+    with pytest.raises(EncoderError, match="does not contain the 1 pictures for validation"):
         numbers_of(library / "regions.h5", {"strange.png"})
-    with pytest.raises(EncoderError, match="no picture with captions to learn from"):
+    with pytest.raises(EncoderError, match="no pictures with captions"):
         read_pairs(library / "regions.h5", set())
 
 
@@ -381,7 +381,7 @@ def test_train_validate_option(
         "-o",
         tmp_path / "other",
     )
-    assert "40 pictures are too few: 40 of them are held out, and a batch has" in refused.stderr
+    assert "40 pictures are too few, because 40 are held out and a batch needs" in refused.stderr
 
 
 @given(warmup=st.integers(0, 50), rest=st.integers(1, 200))
@@ -687,7 +687,7 @@ def test_recipe_settings(name: str):
     [
         ({"depth": "3"}, "no setting 'depth'; known: .*joint_width.*batch_size.*text_layers"),
         ({"region_dim": "3"}, "no setting 'region_dim'"),
-        ({"lr": "fast"}, "lr is 'fast' .expected `float`.*; write for example boc train --set"),
+        ({"lr": "fast"}, "lr is 'fast' .expected `float`.*; for example, write boc train --set"),
         ({"epochs": "2.5"}, "epochs is '2.5' .expected `int`"),
         ({"text_layers": ""}, "text_layers is ''"),
         ({"scaled": "2"}, "scaled is '2' .expected `bool`"),

@@ -373,7 +373,7 @@ REFUSED: dict[str, tuple[Json | None, Step, str, Json]] = {
     "field of other ids": (
         {"properties": {"m": {"type": "long"}}},
         lambda site: site.write(N, m=1000),
-        "no item has a document, such as '000'; name the document field",
+        r"no item \(for example '000'\) has a document; name the document field",
         {"key": "m"},
     ),
     "short keywords": (
@@ -736,7 +736,7 @@ def test_copy_of_odd_documents(site: Site):
     site.make(mappings, **odd)
     site.attach()
     to = f"file:{site.folder}"
-    with pytest.warns(UserWarning, match="values that no filter of art.* knows are left out"):
+    with pytest.warns(UserWarning, match="values that no filter of art.* supports are omitted"):
         copy_index(site.art, at=site.at, to=to)
     index = backend(to).open(site.art)
     item = next(iter(index.items()))
