@@ -1,10 +1,10 @@
-"""Convert an HDF5 file in the layout of ann-benchmarks to feature files of a gallery and queries.
+"""Convert an HDF5 file in the format of ann-benchmarks to feature files of a gallery and queries.
 
 ``train`` (n, d) is the gallery, ``test`` (q, d) are the queries, ``neighbors`` (q, at least 10) are
-rows of ``train``, best first; the attribute ``distance`` names the distance (Aumüller, Bernhardsson
-and Faithfull, ANN-Benchmarks, Information Systems 87, 2020). boc scores by the inner product:
-``angular`` vectors are scaled to unit length, ``dot`` and ``ip`` vectors do not change, and any
-other distance is refused.
+row numbers of ``train``, best first. The attribute ``distance`` names the distance (Aumüller,
+Bernhardsson and Faithfull, ANN-Benchmarks, Information Systems 87, 2020). boc scores by the inner
+product. ``angular`` vectors are scaled to unit length, ``dot`` and ``ip`` vectors are copied
+unchanged, and all other distances are rejected.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from boc.inputs.features import FeatureFile, Header
 ANGULAR = ("angular", "cosine")
 DOT = ("dot", "ip")
 SAMPLED = 100  # number of queries whose neighbours are checked
-SAME = 1e-4  # largest relative difference of equal scores
+SAME = 1e-4  # maximum relative difference between scores that count as equal
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ def convert(path: Path, out: Path) -> FeatureFiles:
     """Write gallery.h5, queries.h5 and, if the source has neighbours, truth.npy int64 (q, 10) to
     ``out``.
 
-    Files made from the same source are kept. Raises DataError if the source has another layout, if
-    its distance is not an inner product, or if its neighbours are not the nearest.
+    Existing files from the same source are kept. Raises DataError if the source has another format,
+    if its distance is not an inner product, or if its neighbours are not the nearest rows.
     """
     out.mkdir(parents=True, exist_ok=True)
     files = FeatureFiles(out / "gallery.h5", out / "queries.h5", out / "truth.npy")
