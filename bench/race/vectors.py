@@ -116,9 +116,7 @@ class Ivf(Faiss):
         import faiss
 
         super().__init__(data, folder, code)
-        self.lists = faiss.extract_index_ivf(
-            self.index
-        )  # also works if the index has a rotation on top
+        self.lists = faiss.extract_index_ivf(self.index)  # also works with a rotation
         self.grid = list(
             product([probes for probes in PROBES if probes <= self.lists.nlist], self.depths),
         )
