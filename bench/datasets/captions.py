@@ -69,7 +69,9 @@ def open_text(path: Path) -> Iterator[TextIO]:
             with path.open(encoding="utf-8-sig", newline="") as file:
                 yield file
     except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: not a readable UTF-8 text ({error}); fetch it again") from error
+        raise DataError(
+            f"{path}: not a readable UTF-8 text ({error}); download the file again",
+        ) from error
 
 
 def read_json(path: Path, *keys: str) -> list[list[Any]]:
@@ -79,7 +81,7 @@ def read_json(path: Path, *keys: str) -> list[list[Any]]:
         try:
             content = json.load(file)
         except json.JSONDecodeError as error:
-            raise DataError(f"{path}: broken JSON ({error}); fetch it again") from error
+            raise DataError(f"{path}: broken JSON ({error}); download the file again") from error
     lists: list[list[Any]] = [[] for _ in keys]
     for number, key in enumerate(keys):
         if isinstance(content, dict) and isinstance(content.get(key), list):
@@ -102,13 +104,13 @@ def read_coco(paths: Sequence[Path]) -> Captions:
         ]
         if not names or not captions:
             raise DataError(
-                f"{path}: contains no images or no annotations; give COCO's captions_{split}.json",
+                f"{path}: contains no images or no annotations; use COCO's captions_{split}.json",
             )
         strange = next((key for key, _ in captions if key not in names), None)
         if strange is not None:
             raise DataError(
                 f"{path}: a caption belongs to image {strange}, which the file does not list; "
-                "fetch it again",
+                "download the file again",
             )
         for owner, caption in captions:
             corpus.add(names[owner], caption)
@@ -133,7 +135,7 @@ def read_karpathy(paths: Sequence[Path]) -> Captions:
             for sentence in sentences[:FIRST]:
                 corpus.add(image, _value(path, sentence, "raw", str))
     if not corpus.captions:
-        raise DataError(f"{paths[0]}: contains no images; give one of Karpathy's dataset_NAME.json")
+        raise DataError(f"{paths[0]}: contains no images; use one of Karpathy's dataset_NAME.json")
     return corpus
 
 
@@ -141,8 +143,8 @@ def _value(path: Path, element: Any, key: str, kind: type = object) -> Any:
     if not isinstance(element, dict) or key not in element or not isinstance(element[key], kind):
         excerpt = json.dumps(element)[:80]
         raise DataError(
-            f"{path}: an element without {key!r}, or with another type of it: {excerpt}; fetch "
-            "it again",
+            f"{path}: an element without {key!r}, or of another type: {excerpt}; download "
+            "the file again",
         )
     return element[key]
 
@@ -156,7 +158,7 @@ def read_tokens(paths: Sequence[Path]) -> Captions:
             image, sharp, _ = name.rpartition("#")
             if not tab or not sharp or not image:
                 raise DataError(
-                    f"{path}, line {number}: not IMAGE#NUMBER<TAB>CAPTION; fetch it again",
+                    f"{path}, line {number}: not IMAGE#NUMBER<TAB>CAPTION; download the file again",
                 )
             corpus.add(image, caption)
         for split in sorted(path.parent.glob("Flickr_8k.*Images.txt")):
@@ -174,7 +176,9 @@ def read_table(paths: Sequence[Path]) -> Captions:
             try:
                 reader = csv.DictReader(file, strict=True)
                 if not {"image", "caption"} <= set(reader.fieldnames or ()):
-                    raise DataError(f"{path}: the first line must name the columns image,caption")
+                    raise DataError(
+                        f"{path}: the first line must contain the column names image,caption",
+                    )
                 for row in reader:
                     if not row["image"] or row["caption"] is None:
                         raise DataError(
@@ -223,7 +227,7 @@ def read_parallel(paths: Sequence[Path]) -> Captions:
             if len(lines) != len(images):
                 raise DataError(
                     f"{file}: {len(lines)} lines for the {len(images)} images of {path.name}; "
-                    "fetch both",
+                    "download both files",
                 )
         for image, *captions in zip(images, *sides, strict=True):
             for caption in captions:
@@ -257,7 +261,7 @@ def read(paths: Sequence[Path]) -> Captions:
         if all(re.fullmatch(pattern, path.name) for path in paths):
             corpus = reader(paths)
             if not corpus.captions:
-                raise DataError(f"{paths[0]}: contains no captions; fetch it again")
+                raise DataError(f"{paths[0]}: contains no captions; download the file again")
             return corpus
     raise DataError(
         f"{paths[0]}: not a known name of a caption file; see python -m bench.datasets.make --help",

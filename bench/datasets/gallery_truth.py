@@ -156,7 +156,7 @@ def read_gallery(path: Path) -> list[Picture]:
     scenes = read_scenes(path)
     boxes = [entry.get("boxes", []) for entry in json.loads(path.read_text(encoding="utf-8"))]
     if any(len(scene.things) != len(places) for scene, places in zip(scenes, boxes, strict=True)):
-        raise ValueError(f"{path} lacks the positions of some things; draw the gallery again")
+        raise ValueError(f"{path} lacks the positions of some things; paint the gallery again")
     return [
         Picture(scene, tuple((x, y, right, bottom) for x, y, right, bottom in places))
         for scene, places in zip(scenes, boxes, strict=True)

@@ -142,7 +142,8 @@ def write(table: Captions, out: Path) -> None:
         ids = [image for image in dict.fromkeys(images) if image in pictures]
         if len(ids) < len(images):
             click.echo(
-                f"{name}: {len(images) - len(ids)} of {len(images)} have no caption or stand twice",
+                f"{name}: {len(images) - len(ids)} of {len(images)} have no caption or are "
+                "duplicates",
                 err=True,
             )
         path = out / f"{name}.ids.txt"
@@ -166,16 +167,16 @@ def convert(
         table = join_restval(table)
     if table.beyond:
         click.echo(
-            f"{table.beyond} sentences after the first five of a picture are left out",
+            f"{table.beyond} sentences beyond the first five of a picture are skipped",
             err=True,
         )
     if table.empty:
-        click.echo(f"{table.empty} captions without a word are left out", err=True)
+        click.echo(f"{table.empty} captions without a word are skipped", err=True)
     missing: Sequence[str] = []
     if look:
         root = picture_root(source, corpus, images, next(iter(table.images)))
         table, missing = drop_missing(table, root)
-        click.echo(f"pictures in {root}: give it to boc extract with --images", err=True)
+        click.echo(f"pictures in {root}: pass this folder to boc extract as --images", err=True)
     write(table, out)
     if missing:
         (out / "missing.txt").write_text(

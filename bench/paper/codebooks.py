@@ -74,7 +74,7 @@ class Codebooks:
             or book.sources != (source.header.source,)
         ):
             raise click.UsageError(
-                f"{path}: a codebook of another size or from other files; delete it",
+                f"{path}: codebook of another size or from other files; delete it",
             )
         book.check(source.header.identity)
         return book
@@ -83,7 +83,7 @@ class Codebooks:
         file = self.files[context]
         if file is None:
             raise click.UsageError(
-                f"no concepts {context} context; name the file that contains them",
+                f"no concepts {context} context; name the file that contains these concepts",
             )
         makers: dict[str, Callable[[FeatureFile, int], Codebook]] = {
             "words": dictionary,
@@ -99,7 +99,7 @@ def sentences(file: FeatureFile) -> Iterator[tuple[list[str], NDArray[np.float32
         concepts = batch.embeddings.concepts
         if words is None or concepts is None:
             raise click.UsageError(
-                f"{file.path}: does not say which words its concepts are of; extract it again",
+                f"{file.path}: does not contain the words of its concepts; extract the file again",
             )
         yield from zip(words, (concepts[i] for i in range(len(batch))), strict=True)
 
@@ -152,7 +152,7 @@ def dictionary(file: FeatureFile, words: int = 1000) -> Codebook:
     )
     chosen = sorted(english, key=lambda word: (-counts[word], word))[:words]
     if not chosen:
-        raise click.UsageError(f"{file.path}: no English words in its captions")
+        raise click.UsageError(f"{file.path}: the captions contain no English words")
     number = {word: i for i, word in enumerate(chosen)}
     sums = np.zeros((len(chosen), identity.dim))
     rows = np.zeros(len(chosen), dtype=np.int64)

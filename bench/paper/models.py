@@ -192,7 +192,7 @@ def rows(
 def main(models: tuple[str, ...], regions: Path | None, train: Path | None, fold: int) -> None:
     """Measure recall, median rank and NDCG of several MODELs."""
     if (regions is None) != (train is None):
-        raise click.UsageError("--floor goes with --train")
+        raise click.UsageError("--floor requires --train, and --train requires --floor")
     encoders = [Model.of(spec) for spec in models]
     gallery = Gallery.of(
         *(path for model in encoders for path in model.gallery.paths),

@@ -447,7 +447,7 @@ class Plan:
                 continue
             lacking = [path for path in step.needs if not path.exists()]
             if lacking:
-                click.echo(f"{step.name}: left out: needs {lacking[0]}", err=True)
+                click.echo(f"{step.name}: skipped: needs {lacking[0]}", err=True)
                 continue
             click.echo(f"{step.name}: running", err=True)
             log = self.out / "logs" / f"{step.name}.log"
@@ -505,7 +505,9 @@ def check_settings(paper: str, settings: tuple[str, ...]) -> None:
             dict(setting.split("=", 1) for setting in settings),
         )
     except (BocError, ValueError) as error:
-        raise click.UsageError(f"--set takes NAME=VALUE of a training: {error}") from error
+        raise click.UsageError(
+            f"--set accepts NAME=VALUE of a training setting: {error}",
+        ) from error
 
 
 @click.command()

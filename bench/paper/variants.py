@@ -132,7 +132,7 @@ class WithoutStopwords(HardAssignment):
             return concepts
         if embeddings.words is None:
             raise BocError(
-                "stop-words cannot be dropped, because the words are unknown; extract the captions "
+                "stop words cannot be dropped, because the words are unknown; extract the captions "
                 "again",
             )
         keep = [carries_content(pieces) for pieces in embeddings.words]

@@ -241,7 +241,7 @@ def synthetic(work: Path, count: int, dim: int, queries: int, seed: int) -> tupl
     """
     if count < 2 * queries:
         raise click.UsageError(
-            f"{2 * queries} queries are drawn from {count} items; set more items, or fewer "
+            f"{2 * queries} queries cannot be drawn from {count} items; set more items, or fewer "
             "--queries",
         )
     gallery = work / "gallery.h5"

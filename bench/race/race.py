@@ -264,7 +264,7 @@ def make_data(
         truth = files.truth
     if gallery is None or queries is None:
         raise click.UsageError(
-            "give GALLERY and QUERIES, a file of ann-benchmarks, or --synthetic N",
+            "pass GALLERY and QUERIES, a file of ann-benchmarks, or --synthetic N",
         )
     cut = gallery if limit is None else first(gallery, work, limit)
     data = Data(

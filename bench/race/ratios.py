@@ -150,7 +150,7 @@ def main(races: tuple[Path, ...]) -> None:
             rows = read(path)
             if "p50_rounds" not in rows.columns or not rows.is_complete:
                 raise click.UsageError(
-                    f"{path}: not all rows of a race; give the complete output of race.py",
+                    f"{path}: incomplete rows of a race; pass the complete output of race.py",
                 )
             for recall, one, other in pairs(rows.table):
                 out.write(rows.name, *compare(recall, one, other))

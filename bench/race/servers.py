@@ -179,7 +179,8 @@ class Server:
         backend = plugins.backend(f"{self.at}{mark}replicas=0&request_timeout=600")
         if not isinstance(backend, ServerBackend):
             raise click.UsageError(
-                f"{self.at} is not a server; write elastic+http://HOST:PORT or opensearch+...",
+                f"{self.at} is not the address of a server; write elastic+http://HOST:PORT or "
+                "opensearch+...",
             )
         about = backend.about()
         self.version: str = f"{about['engine']} {about['version']}"

@@ -137,7 +137,7 @@ class Ivf(Faiss):
             index = faiss.index_factory(dim, name, faiss.METRIC_INNER_PRODUCT)
         except RuntimeError as error:
             raise UnavailableError(
-                f"faiss {faiss.__version__} has no {name}; install a newer one",
+                f"faiss {faiss.__version__} has no {name}; install a newer version",
             ) from error
         cls.fill(index, data, folder, min(count, 64 * cells))
 

@@ -97,9 +97,11 @@ def read_finished(path: Path) -> Rows:
         )
     rows = read(path)
     if not rows.is_complete:
-        raise ViewError(f"{path} has no line '# done', so not all rows; run its script to its end")
+        raise ViewError(f"{path} has no line '# done'; run its script to completion")
     if rows.head["script"] not in SCRIPTS:
-        raise ViewError(f"{path}: {rows.head['script']} is not in the tree; delete these rows")
+        raise ViewError(
+            f"{path}: {rows.head['script']} is not in the repository; delete these rows",
+        )
     return rows
 
 
@@ -187,7 +189,7 @@ def main(check: bool, paper: Path | None, root: Path) -> None:
             if not check:
                 page.write_text(new, encoding="utf-8")
     for page in differ:
-        click.echo(f"{page} {'differs from' if check else 'brought to'} its rows", err=True)
+        click.echo(f"{page} {'differs from' if check else 'updated from'} its rows", err=True)
     if check and differ:
         raise click.ClickException("run python -m bench.report.docs")
 

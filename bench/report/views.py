@@ -102,7 +102,7 @@ def only(rows: Rows, **cells: str) -> Row:
     ]
     if len(matching) != 1:
         raise ViewError(
-            f"{rows.name}: {len(matching)} rows have {cells}; name columns that leave one",
+            f"{rows.name}: {len(matching)} rows have {cells}; name columns that select one row",
         )
     return matching[0]
 
