@@ -1,4 +1,4 @@
-# Everything runs in .venv; uv makes it where it is installed, pip elsewhere.
+# All commands run in .venv. The environment is created by uv if it is installed, and by pip otherwise.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,7 +9,7 @@ UV := $(shell command -v uv 2>/dev/null)
 
 install: $(VENV)/installed
 
-# What people need who search with a model that is there; the demo needs no more.
+# Install the packages needed to search with an existing model. The demo needs only these packages.
 SEARCH := search
 $(VENV)/installed: WANTED := $(EXTRAS)
 $(VENV)/searching: WANTED := $(SEARCH)
@@ -24,8 +24,8 @@ else
 endif
 	@touch $@
 
-# Draws a gallery of scenes that the model in demo/model never saw, indexes it, and serves a page that searches it. SHOW
-# is the last step.
+# Paint a gallery of scenes on which the model in demo/model was not trained, index the scenes, and serve a search
+# page. SHOW is the last step.
 DEMO := demo-out
 SCENES := 500
 SHOW = $(BIN)/boc serve scenes --at file:$(DEMO)/index --open
@@ -38,9 +38,10 @@ demo: $(or $(wildcard $(VENV)/installed),$(VENV)/searching)
 	$(BIN)/boc search scenes --queries bench/demo_queries.txt -k 5 --html $(DEMO)/hits.html --at file:$(DEMO)/index
 	$(SHOW)
 
-# Makes the model of the demo again: eyes from what the painter knows of twelve galleries, and a network from the
-# captions of another. So small a network learns on one thread faster than on two where other work runs: they wait for
-# each other. Make paints several galleries at once with --jobs. MODEL is where the model goes.
+# Train the model of the demo again: first the eyes, on the known contents of twelve galleries, and then a network, on
+# the captions of another gallery. A network of this size trains faster on one thread than on two if the machine is
+# also running other work, because the threads wait for each other. With --jobs, make paints several galleries in
+# parallel. MODEL is the destination folder.
 MODEL := demo/model
 LESSONS := 1000
 CAPTIONED := 3000
@@ -59,8 +60,8 @@ demo-model: install $(STUDIES:%=%/captions.csv)
 $(DEMO)/studies/%/captions.csv: | install
 	$(BIN)/python -m demo.gallery $(@D) --count $(LESSONS) --seed $*
 
-# The same on real photographs: DATA holds images/, captions.csv, train.ids.txt and dev.ids.txt; EYES describes their
-# regions. AT is where the index goes: a folder, or a server.
+# The same for real photographs. DATA contains images/, captions.csv, train.ids.txt and dev.ids.txt. EYES selects the
+# regions. AT is the backend of the index: a folder or a server.
 AT ?= file:flickr8k/index
 DATA ?= ../shared/data/flickr8k
 EYES ?= efficientnet:lite2?cells=3&crops=2
@@ -74,20 +75,21 @@ flickr8k: install
 	$(BIN)/boc index flickr8k flickr8k/dev.h5 --at '$(AT)'
 	$(BIN)/boc evaluate flickr8k/dev.h5 --name flickr8k --at '$(AT)'
 
-# All encoders on the same photographs, side by side: flickr8k/models.csv. See docs/results/encoders.md.
+# Compare all encoders on the same photographs: flickr8k/models.csv. See docs/results/encoders.md.
 encoders: install
 	$(MAKE) -f bench/rows.mk PHOTOS=$(DATA) OUT=flickr8k F=flickr8k ROWS=models
 
-# Tests run in one process more than there are cores, since some wait for servers and other processes, with one thread
-# each; the fast ones wait for nothing, and a process needs seconds to import what they test. A process takes a file of tests at a time, or all that ask one kind of server, the longest first: see
-# tests/conftest.py. Compiled tests are kept, also where PYTHONDONTWRITEBYTECODE is set; make install has compiled the
-# libraries, which took longer.
+# Tests run in one process more than there are cores, because some tests wait for servers and other processes. Each
+# process uses one thread. The fast tests never wait, and a process needs seconds to import the tested modules, so
+# they use one process per core. A process runs all tests of a file, or all tests that use the same kind of server,
+# longest first (see tests/conftest.py). Compiled tests are cached even if PYTHONDONTWRITEBYTECODE is set. make
+# install has already compiled the libraries, which takes longer.
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 PROCESSES = $(shell expr $(CORES) + 1)
 PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= \
 	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder
 
-# What to run before every commit: lint, types, and the fast tests, laws on fewer examples.
+# Run this target before every commit: linters, type checker and fast tests, with fewer examples per property test.
 check: install
 	$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint types fast
 
@@ -95,27 +97,27 @@ fast: PROCESSES := $(CORES)
 fast: install
 	$(PYTEST) -q -m "not slow and not servers" --hypothesis-profile quick
 
-# Of servers, OpenSearch 3 is tested here, if it can be had: see test-servers.
+# Of the servers, only OpenSearch 3 is tested here, if it can be downloaded. See test-servers for the others.
 test: install browser
 	-$(BIN)/python -m tests.servers fetch opensearch-3
 	$(PYTEST) -m "not servers"
 
-# The tests marked "servers": against every search server, fetched if no address stands for it.
+# Run the tests marked "servers" against every search server. Servers are downloaded unless an address is set.
 test-servers: install
 	$(BIN)/python -m tests.servers fetch
 	BOC_SERVERS_ALL=1 $(PYTEST) -m servers
 
-# All tests at once: servers of several kinds side by side, and the tests that need none beside them.
+# Run all tests at once. Several kinds of servers run in parallel, beside the tests that need no server.
 test-all: install browser
 	$(BIN)/python -m tests.servers fetch
 	BOC_SERVERS_ALL=1 $(PYTEST)
 
-# All faults of clusters of three nodes, amid searches and amid loads: a quarter of an hour.
+# Test all faults of clusters of three nodes, during searches and during loads. This takes a quarter of an hour.
 test-cluster: install
 	$(BIN)/python -m tests.servers fetch elasticsearch-9 opensearch-3
 	BOC_CLUSTER_FAULTS=1 BOC_SERVERS_ALL=1 $(BIN)/python -m pytest -m "servers or slow" tests/indexing/server/test_cluster.py
 
-# The page is tested in Chromium; where there is none and no way to get it, those tests are skipped.
+# The page is tested in Chromium. If Chromium is missing and cannot be installed, these tests are skipped.
 browser:
 	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
 		{ [ "$$(id -u)" = 0 ] && apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium \
@@ -130,13 +132,14 @@ lint: install
 types: install
 	$(BIN)/mypy
 
-# From data to rows (bench/rows.mk), then from rows to a page: see docs/results/index.md. Stopped, the same command goes on.
+# Run the benchmarks (bench/rows.mk), and write the report page; see docs/results/index.md. To resume an interrupted
+# run, run the same command again.
 OUT ?= bench-out
 bench: DATA := ../shared/data
 bench: install
 	$(MAKE) -k -f bench/rows.mk DATA=$(DATA) OUT=$(OUT)
 
-# The rows of all pages of results, or of one: make results PAGE=table1.
+# Measure the rows of all pages of results, or of one page: make results PAGE=table1.
 PAGES := $(filter-out index,$(basename $(notdir $(wildcard docs/results/*.md))))
 PAGE ?= $(PAGES)
 rows_of = $(sort $(shell sed -n 's/^<!-- rows: \([^ ]*\).*/\1/p' docs/results/$(1).md))
@@ -149,33 +152,33 @@ results-%: install
 report: install
 	$(BIN)/python -m bench.report.page $(OUT) -o $(OUT)/report.html
 
-# All benchmarks and the report on tiny data that they draw: they run, that is all.
+# Run all benchmarks and the report on tiny generated data, to check that they run.
 bench-smoke: install
 	rm -rf build/bench-smoke
 	OMP_NUM_THREADS=1 $(MAKE) -j 2 -k -f bench/rows.mk TINY=1 OUT=build/bench-smoke
 	$(BIN)/python -m bench.report.page build/bench-smoke -o build/bench-smoke/report.html
 
-# The documentation as a site, in build/docs.
+# Build the documentation site in build/docs.
 docs: install
 	$(BIN)/python -m sphinx -q -W -n --keep-going docs build/docs
 
-# The wheel and the source distribution, in dist/.
+# Build the wheel and the source distribution in dist/.
 TOOLS := build/tools/bin
 dist: $(TOOLS)/python
 	rm -rf dist
 	$(TOOLS)/python -m build --outdir dist .
 
-# What is installed: a list of licences, and a bill of materials (CycloneDX).
+# List the licences of the installed packages, and write a bill of materials (CycloneDX).
 licences: install $(TOOLS)/python
 	$(TOOLS)/pip-licenses --python $(BIN)/python --with-urls --format markdown --output-file build/licences.md
 	$(TOOLS)/cyclonedx-py environment $(BIN)/python --output-file build/sbom.json
 
-# The tests of tests/fuzz/ with hundreds of times as many cases: hours.
+# Run the tests in tests/fuzz/ with hundreds of times as many cases. This takes hours.
 fuzz: install
 	BOC_FORGED=20000 BOC_PICTURES=100000 BOC_REQUESTS=100000 $(PYTEST) tests/fuzz --hypothesis-profile fuzz --timeout 0
 
-# The modules in C once more, with sanitizers of addresses and undefined behaviour, in a copy of the tree: their tests,
-# their fuzz (BOC_CALLS random calls, BOC_DAMAGED of damaged arrays), and the model of the engine.
+# Compile the C modules with the address and undefined behaviour sanitizers, in a copy of the tree, and run their
+# tests, their fuzzers (BOC_CALLS random calls, BOC_DAMAGED calls with damaged arrays), and the model of the engine.
 SANITIZED := build/sanitize
 sanitize: install
 	rm -rf $(SANITIZED)
@@ -189,11 +192,11 @@ sanitize: install
 		tests/indexing/embedded/test_ranking.py tests/indexing/embedded/test_string_column.py \
 		tests/indexing/embedded/test_model_based.py
 
-# Known vulnerabilities of what is installed.
+# Check the installed packages for known vulnerabilities.
 audit: install $(TOOLS)/python
 	$(TOOLS)/pip-audit --path $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') --skip-editable
 
-# The tests with the lowest versions that setup.cfg allows, in an environment of their own.
+# Run the tests with the lowest versions that setup.cfg allows, in a separate environment.
 lowest: browser $(TOOLS)/python
 	$(TOOLS)/uv venv --quiet --allow-existing --python $(PYTHON) build/lowest
 	$(TOOLS)/uv pip install --quiet --compile-bytecode --resolution lowest-direct \

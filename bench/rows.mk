@@ -1,9 +1,10 @@
-# From data to rows: `make bench`, or the rows of some scripts, `make bench ROWS="table1 race-elasticsearch"`.
+# Run the benchmarks: `make bench`, or only some scripts: `make bench ROWS="table1 race-elasticsearch"`.
 #
-# DATA holds flickr8k/ (images/, captions.csv, train.ids.txt, dev.ids.txt) and multi30k/captions.en.tsv.gz; what lacks
-# some of it is left out, and named. What is there and newer than its sources is not made again, so that a stopped run
-# goes on. Rows are written to NAME.csv.part and renamed. TINY=1 draws its own data and takes the smallest settings: it
-# shows that all scripts run. The races on servers and over a million vectors are made by name only.
+# DATA contains flickr8k/ (images/, captions.csv, train.ids.txt, dev.ids.txt) and multi30k/captions.en.tsv.gz.
+# Benchmarks whose data is missing are skipped and listed. Files that are newer than their sources are not rebuilt, so
+# an interrupted run can be resumed. Rows are written to NAME.csv.part, which is renamed at the end. TINY=1 draws its
+# own data and uses minimal settings, to check that all scripts run. The races on servers and over a million vectors
+# run only if they are named.
 BIN ?= .venv/bin
 PY := $(BIN)/python -m
 BOC := $(BIN)/boc
@@ -17,7 +18,7 @@ RECIPES := photos photos-teran photos-align photos-vsrn photos-vsrnpp
 SCENES := 500
 SCENES_LEARNED := 1500
 SCENES_HELD := 300
-# Training pictures that are encoded without context, where each region is a picture of its own.
+# Number of training pictures that are encoded without context, where each region is encoded like a picture.
 ALONE := 1500
 SHARD := --shard 1/6
 CLUSTERS := 1000
@@ -75,7 +76,7 @@ rows = $(PY) bench.$(1) > $@.part && mv $@.part $@
 rows: $(ROWS:%=$(OUT)/%.csv)
 
 ifdef TINY
-# Scenes in the place of photographs, and their captions in that of Multi30k.
+# With TINY=1, scenes replace the photographs, and their captions replace Multi30k.
 $(PHOTOS)/captions.csv:
 	$(PAINT) $(PHOTOS) --count 60
 $(TRAIN): $(PHOTOS)/captions.csv
@@ -87,7 +88,7 @@ $(DATA)/multi30k/captions.en.tsv.gz: $(PHOTOS)/captions.csv
 	tail -n +2 $< | tr -d '"' | awk -F, '{print $$1 "\t" n[$$1]++ + 0 "\t" $$2}' | gzip > $@
 endif
 
-# Encoders of photographs, and the vectors that they make of the pictures held out.
+# Train encoders of photographs, and encode the held-out pictures.
 kind = $(if $(findstring teran,$(1)),teran,$(if $(findstring vsrnpp,$(1)),vsrnpp,$(if $(findstring vsrn,$(1)),vsrn,tern)))
 spec = $(call kind,$(1)):$(F)/$(1)
 $(F)/regions.h5: $(PHOTOS)/captions.csv
@@ -110,7 +111,7 @@ $(F)/alone-train.h5: $(F)/photos/history.json $(F)/alone.ids.txt
 $(F)/alone-dev.h5: $(F)/photos/history.json $(DEV)
 	$(call extract,$(DEV),$(call spec,photos)?alone)
 
-# Rows about encoders, and about the codes of their vectors.
+# Measure encoders, and the codes of their vectors.
 T := $(F)/photos.h5
 FIT := --fit $(F)/train-photos.h5
 LEARNED := $(T) $(F)/train-photos.h5
@@ -123,7 +124,7 @@ MODELS += 'TERN with alignment=$(F)/photos-align.h5' 'TERN with alignment=$(F)/p
 endif
 $(OUT)/models.csv: $(RECIPES:%=$(F)/%.h5)
 	$(call rows,paper.models $(MODELS) --floor $(F)/regions.h5 --train $(TRAIN))
-# By name only: a TERN without and with its bank of queries.
+# Only by name: a TERN with and without hubs.npz.
 $(F)/photos-plain.h5: $(F)/photos.h5
 	rm -rf $(F)/plain
 	cp -r $(F)/photos $(F)/plain
@@ -131,11 +132,11 @@ $(F)/photos-plain.h5: $(F)/photos.h5
 	$(call extract,$(DEV),tern:$(F)/plain)
 $(OUT)/models-hubs.csv: $(F)/photos-plain.h5
 	$(call rows,paper.models TERN=$< 'TERN with hubs corrected=$(F)/photos.h5')
-# By name only: all scores of a TERAN.
+# Only by name: all scores of a TERAN.
 TERAN := $(F)/photos-teran.h5
 $(OUT)/models-teran.csv: $(F)/photos.h5 $(TERAN)
 	$(call rows,paper.models TERN=$< TERAN=$(TERAN)$(comma)mrsw TERAN=$(TERAN)$(comma)mravgw TERAN=$(TERAN))
-# By name only: 16 trainings.
+# Only by name: 16 training runs.
 $(OUT)/vsrnpp-tables.csv: $(F)/regions.h5 $(TRAIN) $(DEV)
 	$(call rows,paper.vsrnpp_tables $< --train $(TRAIN) --test $(DEV) --out $(F)/vsrnpp)
 $(OUT)/table1.csv: $(LEARNED) $(ALONES)
@@ -144,7 +145,7 @@ $(OUT)/table1.csv: $(LEARNED) $(ALONES)
 $(OUT)/sparsity-tern.csv: $(LEARNED) $(OUT)/table1.csv
 	$(call rows,paper.sparsity_recall $(T) $(FIT) --alone $(F)/alone-train.h5 --codebooks $(BOOKS) \
 		--clusters $(CLUSTERS) $(FEW_SPARSITIES))
-# By name only: the rows of the README.
+# Only by name: the rows of the README.
 $(OUT)/flickr8k.csv: $(LEARNED)
 	$(call rows,paper.sparsity_recall $(T) $(FIT) --vectors --sparsity 0.5)
 $(OUT)/sparsity-teran.csv: $(F)/photos-teran.h5 $(F)/train-photos-teran.h5
@@ -159,14 +160,14 @@ $(OUT)/all-codes.csv: $(T) $(CODEBOOKS:%=$(F)/%.npz) $(OUT)/table1.csv
 	$(call rows,paper.all_codes $(T) $(FIT) --codebook $(BOOKS)/with.npz $(foreach b,$(CODEBOOKS),--$(b) $(F)/$(b).npz) \
 		$(FEW_CODES))
 
-# Rows about painted scenes, whose contents are known: the steps of make demo.
+# Measure searches on painted scenes, whose contents are known, with the steps of make demo.
 $(S)/photos/captions.csv:
 	$(PAINT) $(@D) --count $(SCENES) --seed 2
 $(S)/photos.h5: $(S)/photos/captions.csv demo/model/config.json
 	$(BOC) extract $< -o $@ --encoder teran:demo/model
 $(OUT)/scene-truth.csv: $(S)/photos.h5
 	$(call rows,paper.scene_truth $(S)/photos $< --rerank mrsw --rerank dot $(FEW_QUERIES))
-# Two more galleries, to learn from and to choose settings on.
+# Paint two more galleries, for learning and for choosing settings.
 $(S)/learned/captions.csv:
 	$(PAINT) $(@D) --count $(SCENES_LEARNED) --seed 3
 $(S)/held/captions.csv:
@@ -179,14 +180,14 @@ $(OUT)/rivals.csv: $(S)/photos.h5 $(S)/learned.h5 $(S)/held.h5 $(S)/words.npz $(
 	$(call rows,rivals.compare $< --fit $(S)/learned.h5 --validation $(S)/held.h5 --words $(S)/words.npz \
 		--learned $(S)/terms.npz $(FEW_RIVALS))
 
-# By name only: all codes of the scenes.
+# Only by name: all codes on the scenes.
 $(S)/plain.npz $(S)/centred.npz: $(S)/learned.h5
 	$(BOC) build-codebook $< -o $@ --kind $(if $(findstring plain,$@),plain,centered)
 $(OUT)/all-codes-scenes.csv: $(S)/photos.h5 $(S)/plain.npz $(S)/centred.npz $(S)/words.npz $(S)/terms.npz
 	$(call rows,paper.all_codes $< --fit $(S)/learned.h5 --gallery $(S)/photos --rerank mrsw --codebook $(S)/plain.npz \
 		--centred $(S)/centred.npz --words $(S)/words.npz --learned $(S)/terms.npz)
 
-# Rows about engines: over real captions, and as they grow over drawn vectors.
+# Measure engines on real captions, and their growth on synthetic vectors.
 ASKED := $(M)/captions.h5 $(M)/captions-queries.h5 --validation $(M)/captions-validation.h5
 $(M)/captions.h5: $(DATA)/multi30k/captions.en.tsv.gz
 	mkdir -p $(M)
@@ -224,7 +225,7 @@ $(OUT)/race-ratios.csv: $(RATIOS:%=$(OUT)/%.csv)
 $(OUT)/growth.csv:
 	mkdir -p $(OUT)
 	$(call rows,speed.growth --work $(OUT)/work/growth --rounds 3 $(COUNTS:%=--n %) $(FEW_DIMENSIONS))
-# By name only: hours, and 10 GB.
+# Only by name: this benchmark takes hours and 10 GB.
 $(OUT)/growth-ten-million.csv:
 	mkdir -p $(OUT)
 	$(call rows,speed.growth --work $(OUT)/work/growth --rounds 3 --n 10000000)

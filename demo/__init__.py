@@ -1,5 +1,5 @@
-"""Paint galleries of captioned scenes from a seed, for demonstrations and tests; ``demo.gallery``
-is the command."""
+"""Paint galleries of captioned scenes from a seed, for demonstrations and tests. The command is
+``python -m demo.gallery``."""
 
 from demo.scene import Scene, Thing, boxes, captions, draw, draw_gallery, read_scenes, sample_scene
 

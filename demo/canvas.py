@@ -1,7 +1,8 @@
 """Canvas for painting scenes, and the notation for drawings.
 
-Things and landscapes are stored as text: entries "verb words numbers" separated by semicolons.
-Numbers are hundredths of the unit square (of the thing, or of the picture), y downwards.
+Things and landscapes are stored as text: entries of the form "verb words numbers", separated by
+semicolons. Numbers are hundredths of the side of the thing or of the picture, and y points
+downwards.
 """
 
 from functools import lru_cache
@@ -37,8 +38,8 @@ SKIES = {
 
 
 class Canvas:
-    """Square surface, three times as large as the picture. Coordinates are fractions of its side, y
-    downwards."""
+    """Square surface with three times the width of the picture. Coordinates are fractions of the
+    side, and y points downwards."""
 
     def __init__(self, size: int, sky: str, rng: np.random.Generator) -> None:
         self.side = size * 3
@@ -61,8 +62,7 @@ class Canvas:
         return red, green, blue
 
     def gradient(self, stops: list[RGB], top: float, bottom: float) -> None:
-        """Fill the band from ``top`` to ``bottom`` with colours spread evenly from its upper to its
-        lower edge."""
+        """Fill the band from ``top`` to ``bottom`` with a gradient of evenly spaced colours."""
         first, last = (round(edge * self.side) for edge in (top, bottom))
         where = np.linspace(0, len(stops) - 1, last - first)
         places = np.arange(len(stops))
@@ -136,7 +136,7 @@ def _vignette(size: int) -> NDArray[np.float32]:
 class Entry(NamedTuple):
     verb: str
     words: tuple[str, ...]
-    # Fractions, not hundredths.
+    # These numbers are fractions, not hundredths.
     numbers: tuple[float, ...]
 
 

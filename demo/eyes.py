@@ -1,8 +1,8 @@
 """Train the demo's eyes on painted scenes: ``python -m demo.eyes GALLERY... -o eyes.onnx``.
 
-Eyes are a small residual network. Each cell of its last map learns the painter's facts about the
-cell: the kind and the colour of the thing in front, the place and the sky. ``--regions onnx:FILE``
-passes the map to a network that learns from captions.
+The eyes are a small residual network. Each cell of its last feature map is trained to predict facts
+about the scene at this position: the kind and colour of the thing in front, the place, and the sky.
+With ``--regions onnx:FILE``, the feature map is the input of a network that learns from captions.
 """
 
 import json
@@ -31,7 +31,7 @@ CELLS = 8
 FEATURES = 128
 # The classes of each head.
 HEADS = {"kind": len(ART) + 1, "colour": len(COLOURS), "place": len(PLACES), "sky": len(SKIES)}
-# Class to ignore in training.
+# Class that is ignored in training.
 UNKNOWN = -100
 
 
@@ -117,7 +117,8 @@ def loss(logits: Tensor, classes: Tensor) -> Tensor:
 
 
 def train(pixels: Tensor, classes: Tensor, epochs: int, seed: int) -> Eyes:
-    """Train eyes on lessons, with half of the batches mirrored. Print the loss of each epoch."""
+    """Train the eyes on lessons, with half of the batches mirrored. Print the loss of each
+    epoch."""
     torch.manual_seed(seed)
     torch.backends.cudnn.deterministic = True
     device = pick("auto")
@@ -155,15 +156,15 @@ def train(pixels: Tensor, classes: Tensor, epochs: int, seed: int) -> Eyes:
     type=click.Path(path_type=Path),
     help="ONNX file to write.",
 )
-@click.option("--epochs", default=12, show_default=True, help="Number of passes over the pictures.")
+@click.option("--epochs", default=12, show_default=True, help="Number of epochs.")
 @click.option(
     "--seed",
     default=0,
     show_default=True,
-    help="Seed; the same seed gives the same eyes on the same machine.",
+    help="Random seed. The same seed produces the same eyes on the same machine.",
 )
 def main(galleries: Sequence[Path], output: Path, epochs: int, seed: int) -> None:
-    """Train eyes on GALLERIES of demo.gallery."""
+    """Train the eyes on GALLERIES painted by demo.gallery."""
     lessons = zip(*map(read_lessons, galleries), strict=True)
     pixels, classes = (torch.from_numpy(np.concatenate(parts)) for parts in lessons)
     with replacing(output) as temporary:

@@ -23,11 +23,11 @@ from demo.scene import draw_gallery
     default=0,
     show_default=True,
     type=click.IntRange(0),
-    help="Seed; the same seed paints the same pictures.",
+    help="Random seed. The same seed paints the same pictures.",
 )
 def main(folder: Path, count: int, seed: int) -> None:
-    """Paint a gallery into FOLDER. FOLDER gets pictures, captions.csv, and scenes.json with the
-    contents and boxes of each scene."""
+    """Paint a gallery into FOLDER: pictures, captions.csv, and scenes.json with the contents and
+    boxes of each scene."""
     try:
         gallery = draw_gallery(folder, count, seed)
     except ValueError as error:

@@ -9,7 +9,7 @@ from demo.canvas import RGB, Canvas, entries, rgb
 
 
 class Place(NamedTuple):
-    """Landscape, with the lower end of its sky, and the heights of the lower edges of things on
+    """Landscape, with the lower end of its sky, and the y positions of the lower edges of things on
     land and on water."""
 
     horizon: float
@@ -115,7 +115,7 @@ def _moon_and_stars(canvas: Canvas, x: float, bottom: float) -> None:
 
 
 def paint_rain(canvas: Canvas) -> None:
-    """Paint slanting streaks all over the picture."""
+    """Paint slanting streaks of rain over the whole picture."""
     for x, y in canvas.rng.uniform(0, 1.1, (70, 2)):
         canvas.line(
             [[x, y], [x - 0.016, y + 0.05]],
@@ -183,7 +183,7 @@ def _specks(
         )
 
 
-# The right half of a fir, from the tip down.
+# These points are the right half of a fir, from the tip down.
 FIR = ((0, -1), (0.2, -0.62), (0.1, -0.64), (0.3, -0.3), (0.16, -0.32), (0.38, 0))
 
 
@@ -222,7 +222,7 @@ def _peaks(
     for x in (np.arange(number) + rng.uniform(0.2, 0.8, number)) / number:
         foot = np.array([x, base])
         tall = rng.uniform(low, high)
-        # A lit side, a shaded side, and snow on top.
+        # A mountain has a lit side, a shaded side, and snow on top.
         canvas.fill(foot + tall * np.array([[0, -1], [0.85, 0], [-0.85, 0]]), rock)
         canvas.fill(foot + tall * np.array([[0, -1], [0.85, 0], [0.1, 0], [-0.06, -0.5]]), dark)
         canvas.fill(foot + tall * np.array([*right, *left]), canvas.shade((250, 252, 255)))

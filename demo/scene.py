@@ -17,11 +17,11 @@ from demo.things import ART, COLOURS, paint_base, paint_thing
 
 # Side of a thing as a fraction of the picture's side.
 SIZES = {"small": 0.21, "": 0.33, "big": 0.48}
-# Each relation and its inverse.
+# This table maps each relation to its inverse.
 RELATIONS = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}
 FLYERS = ("balloon", "kite", "rocket", "butterfly")
 SWIMMERS = ("boat", "fish")
-# File that marks a folder whose pictures may be replaced.
+# This file marks a folder whose pictures may be replaced.
 MARK = ".gallery"
 
 NOUNS: dict[str, tuple[str, ...]] = {kind: (kind,) for kind in ART} | {
@@ -54,7 +54,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "butterfly": ("flutters",),
     "fish": ("leaps", "jumps"),
 }
-# Preposition for things on the ground, then names.
+# Each place has a preposition for things on the ground, followed by its names.
 PLACE_WORDS = {
     "beach": ("on", "a sandy beach", "the beach", "the seashore"),
     "sea": ("on", "the open sea", "the ocean", "the waves of the sea"),
@@ -120,8 +120,8 @@ def _pick(rng: np.random.Generator, choices: Sequence[str]) -> str:
 
 
 def sample_scene(rng: np.random.Generator) -> Scene:
-    """Draw a plausible scene: boats are on water, cats are not in the air, and no kind occurs
-    twice."""
+    """Draw a plausible scene, in which boats are on water, cats are not in the air, and each kind
+    of thing occurs at most once."""
     background = _pick(rng, list(PLACES))
     dry = background in ("desert", "snow")
     sky = _pick(rng, [sky for sky in SKIES if sky != "rainy" or not dry])
@@ -132,7 +132,7 @@ def sample_scene(rng: np.random.Generator) -> Scene:
         known = [*FLYERS, *SWIMMERS, "lighthouse"]
     kinds = [str(kind) for kind in rng.choice(known, number, replace=False)]
     sizes = ["big"] * 3
-    # Things fit side by side without being drawn much smaller than their named size.
+    # Things fit side by side without being drawn much smaller than their stated size.
     while sum(SIZES[size] for size in sizes) >= 1.06:
         sizes = [_pick(rng, list(SIZES)) for _ in range(number)]
     pairs = zip(kinds, sizes, strict=True)
@@ -154,13 +154,13 @@ def boxes(scene: Scene, rng: np.random.Generator) -> list[Box]:
 
 
 def _seeds(rng: np.random.Generator) -> list[int]:
-    """Return seeds for the background, the layout, and the looks of the things."""
+    """Return seeds for the background, the layout, and the appearance of the things."""
     return [int(seed) for seed in rng.integers(2**63, size=3)]
 
 
 def _layout(scene: Scene, rng: np.random.Generator) -> list[Box]:
     sides = np.array([SIZES[thing.size] for thing in scene.things])
-    # Things side by side fill at most this part of the width, or of the height.
+    # Things side by side fill at most this fraction of the width or the height.
     sides *= min(1.0, 0.93 / float(sides.sum()))
     pairs = zip(scene.things, sides, strict=True)
     feet = [_foot(scene.background, thing.kind, side, rng) for thing, side in pairs]
@@ -194,8 +194,8 @@ def _abreast(
     relation: str | None,
     rng: np.random.Generator,
 ) -> list[float]:
-    """Return the left edges of things placed side by side, in the order of the relation or in any
-    order."""
+    """Return the left edges of things placed side by side, in the order that the relation requires,
+    or in random order without a relation."""
     number = len(sides)
     order = rng.permutation(number).tolist()
     if relation is not None:
@@ -231,8 +231,8 @@ def draw(
     size: int = 224,
     hide: Container[int] = (),
 ) -> Image.Image:
-    """Paint a scene on ``size`` x ``size`` pixels (RGB), without the things at the indices in
-    ``hide``.
+    """Paint a scene as an RGB picture of ``size`` x ``size`` pixels, without the things at the
+        indices in ``hide``.
 
     Hiding a thing does not change the rest of the picture.
     """
@@ -262,8 +262,8 @@ def captions(
     rng: np.random.Generator,
     n: int = 5,
 ) -> list[str]:
-    """Write ``n`` true sentences about a scene, in lower case. All differ unless ``n`` is very
-    large."""
+    """Write ``n`` true sentences about a scene, in lower case. The sentences are distinct unless
+    ``n`` is very large."""
     templates = list(TEMPLATES)
     if scene.relation:
         templates += TEMPLATES_OF_A_RELATION
@@ -279,7 +279,7 @@ def captions(
 
 
 def _words(scene: Scene, rng: np.random.Generator) -> dict[str, str]:
-    """Return values for the blanks of a template."""
+    """Return the values of the placeholders in a template."""
     named = [_name(thing, rng, len(scene.things) < 3) for thing in scene.things]
     place = _pick(rng, PLACE_WORDS[scene.background][1:])
     *before, last = named
@@ -323,12 +323,12 @@ def draw_gallery(
     size: int = 224,
 ) -> Iterator[int]:
     """Write ``count`` scenes to ``folder``: ``images/00000.jpg`` and so on, ``captions.csv``, and
-    ``scenes.json`` with the contents of each scene and their boxes.
+        ``scenes.json`` with the contents and boxes of each scene.
 
     The function yields the number of finished pictures, and writes the two tables at the end. The
-    same arguments give the same bytes, and scene k is the same in a gallery of any length. Raises
-    ValueError, before writing, for a folder that contains files other than a gallery, since they
-    would be replaced.
+    same arguments produce the same bytes, and scene k does not depend on the number of scenes.
+    Raises ValueError, before writing, if the folder contains files but is not a gallery, because
+    these files would be replaced.
     """
     folder = Path(folder)
     if folder.is_dir() and any(folder.iterdir()) and not (folder / MARK).exists():
@@ -358,8 +358,8 @@ def _gallery(folder: Path, count: int, seed: int, size: int) -> Iterator[int]:
 
 
 def read_scenes(path: Path) -> list[Scene]:
-    """Return the scenes in a ``scenes.json``, where scene k belongs to picture k. Raises ValueError
-    for another file."""
+    """Return the scenes in a file ``scenes.json``. Scene k belongs to picture k. Raises ValueError
+    for any other file."""
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
         scenes = []

@@ -1,4 +1,4 @@
-"""Paint the things in scenes from their shapes and colours."""
+"""Paint the things in scenes from shapes and colours."""
 
 import colorsys
 from collections.abc import Iterator
@@ -20,7 +20,8 @@ COLOURS = {
     "pink": (334, 0.46, 0.98),
     "white": (215, 0.03, 0.98),
 }
-# "pair" adds the mirror image of a shape; a line begins with its width; a blob is a closed curve.
+# "pair" also paints the mirror image of a shape. A line begins with its width. A blob is a closed
+# curve.
 ART = {
     "balloon": """
         blob main 50 0 78 7 94 30 84 54 61 76 39 76 16 54 6 30 22 7;

@@ -1,8 +1,9 @@
-"""Compare codes: recall of the exact ten nearest items as terms are dropped, before re-ranking.
+"""Compare the recall of codes at different numbers of terms, before re-ranking.
 
     python examples/compare_codes.py photos.h5
 
-Postings are those that a query reads: the total length of its posting lists. No index is made.
+Recall is the fraction of the exact ten nearest items. Postings is the number of postings that a
+query reads. The example does not create an index.
 """
 
 import sys

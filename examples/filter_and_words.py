@@ -1,9 +1,9 @@
-"""Filters on metadata of your own, and BM25 over the words of captions.
+"""Filter a search by your own metadata, and combine it with BM25 over captions.
 
     python examples/filter_and_words.py photos.h5 "a dog in the snow"
 
-The metadata is made up here: every second picture is of 2024, the others of 2025. Yours is a CSV
-with one line per item.
+The metadata in this example is artificial: the pictures are assigned to 2024 and 2025 in turn.
+Write your own metadata as a CSV file with one line per item.
 """
 
 import sys
@@ -23,7 +23,7 @@ def main(features: str, sentence: str) -> None:
     index = boc.open("dated")
     searches: dict[str, dict[str, Any]] = {
         "all": {},
-        "of 2025": {"filters": "year>=2025"},
+        "from 2025": {"filters": "year>=2025"},
         "ranks of vectors and words fused": {"find": "text", "hybrid": "rrf"},
     }
     for title, options in searches.items():

@@ -1,10 +1,10 @@
-"""Chain a code of your own: it is fitted and saved like a scikit-learn transformer, and searches by
-a sparse product.
+"""Build your own code from steps, fit and save it like a scikit-learn transformer, and search by a
+sparse matrix product.
 
     python examples/own_code.py photos.h5
 
-A code is saved as its configuration and its arrays. Surrogate text is the same matrix as words, for
-any text engine.
+A code is saved as a configuration and arrays. Surrogate text represents the same matrix as words,
+for use with any text search engine.
 """
 
 import sys
@@ -24,7 +24,7 @@ def main(features: str) -> None:
 
     documents = again.encode_documents(
         items,
-    )  # (n, n_terms); boc.build_index(..., code=codec) indexes by it
+    )  # (n, n_terms); boc.build_index(..., code=codec) uses the same code
     query = again.encode_queries(Embeddings("image", items.vectors[:1]))
     scores = (query @ documents.T).toarray()[0]
     for row in scores.argsort(kind="stable")[::-1][:3]:

@@ -3,8 +3,8 @@
     python examples/search_folder.py ~/Pictures clip "two dogs play in the snow"
     python examples/search_folder.py ~/Pictures clip dog.jpg
 
-The first run encodes all pictures; later ones only new and changed pictures. A CSV with the columns
-image,caption works like a folder.
+The first run encodes all pictures, and later runs encode only new and changed pictures. Instead of
+a folder, you can pass a CSV file with the columns image,caption.
 """
 
 import sys

@@ -1,10 +1,11 @@
-"""Serve the page from your own application: it is a FastAPI application, to which you can add
+"""Serve the page from your own application. The page is a FastAPI application, so you can add
 routes.
 
     python examples/serve_in_your_app.py photos file:boc-data
     curl 'http://127.0.0.1:8000/api/best?q=a+house+in+the+snow'
 
-Routes below /api/ require the token, if Settings has one, and are subject to the load limits.
+Routes below /api/ require the token, if Settings contains a token, and are subject to the load
+limits.
 """
 
 import sys
@@ -23,7 +24,7 @@ def application(name: str, at: str, token: str | None = None) -> FastAPI:
 
     @app.get("/api/best")
     def best(q: str) -> dict[str, str | float]:
-        """A route of your own: the best picture."""
+        """Return the best picture, as an example of your own route."""
         hits = index.search(q, k=1)
         return {"id": hits[0].id, "score": hits[0].score} if hits else {}
 

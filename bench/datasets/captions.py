@@ -1,14 +1,12 @@
 """Read caption files: pairs of image and caption, and lists of images by split.
 
-| file | of |
-|---|---|
-| ``captions_NAME.json`` | COCO: ``images``, ``annotations`` |
-| ``dataset_NAME.json`` | Karpathy's splits: ``images`` with filename, split, sentences |
-| ``NAME.token``, ``NAME.token.txt`` | Flickr30K and Flickr8k: ``image#number<TAB>caption`` |
-| ``Flickr_8k.NAMEImages.txt``, ``NAME.ids.txt`` | images of a split, one a line |
-| ``captions.csv`` | ours: ``image,caption`` |
-| ``captions.LANGUAGE.tsv``, ``.tsv.gz`` | ours, of Multi30k: ``image<TAB>number<TAB>caption`` |
-| ``raw/SPLIT.en.gz``, ``raw/SPLIT.1.en.gz``, ``image_splits/SPLIT.txt`` | Multi30k |
+| file | source | |---|---| | ``captions_NAME.json`` | COCO: ``images``, ``annotations`` | |
+``dataset_NAME.json`` | Karpathy's splits: ``images`` with filename, split, sentences | |
+``NAME.token``, ``NAME.token.txt`` | Flickr30K and Flickr8k: ``image#number<TAB>caption`` | |
+``Flickr_8k.NAMEImages.txt``, ``NAME.ids.txt`` | images of a split, one per line | |
+``captions.csv`` | ours: ``image,caption`` | | ``captions.LANGUAGE.tsv``, ``.tsv.gz`` | ours, from
+Multi30k: ``image<TAB>number<TAB>caption`` | | ``raw/SPLIT.en.gz``, ``raw/SPLIT.1.en.gz``,
+``image_splits/SPLIT.txt`` | Multi30k |
 
 A DataError names the file, the line or entry, and the next step.
 """
@@ -37,17 +35,17 @@ class DataError(click.ClickException):
 
 @dataclass
 class Captions:
-    """Captioned collection: ``captions`` (image, sentence) in file order, and ``splits``, lists of
-    images by split name."""
+    """Collection of captioned pictures. ``captions`` contains pairs (image, sentence) in file
+    order, and ``splits`` maps the name of each split to a list of images."""
 
     captions: list[tuple[str, str]] = field(default_factory=list)
     splits: dict[str, list[str]] = field(default_factory=dict)
-    empty: int = 0  # number of captions without a word, which are left out
-    # Number of sentences in a Karpathy file that are left out, beyond the first five of a picture.
+    empty: int = 0  # number of skipped captions that contain no word
+    # Number of skipped sentences in a Karpathy file, after the first five of each picture.
     beyond: int = 0
 
     def add(self, image: str, caption: str) -> None:
-        """Add a caption, with single spaces."""
+        """Add a caption, after collapsing whitespace to single spaces."""
         words = " ".join(caption.split())
         if words:
             self.captions.append((image, words))
@@ -62,7 +60,7 @@ class Captions:
 
 @contextmanager
 def open_text(path: Path) -> Iterator[TextIO]:
-    """Open a UTF-8 text, gzipped or not. Raises DataError for any other file."""
+    """Open a UTF-8 text file, optionally gzipped. Raises DataError for any other file."""
     try:
         if path.suffix == ".gz":
             with gzip.open(path, "rt", encoding="utf-8-sig") as file:
@@ -71,17 +69,19 @@ def open_text(path: Path) -> Iterator[TextIO]:
             with path.open(encoding="utf-8-sig", newline="") as file:
                 yield file
     except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: not a readable UTF-8 text ({error}); fetch it again") from error
+        raise DataError(
+            f"{path}: not a readable UTF-8 text ({error}); download the file again",
+        ) from error
 
 
 def read_json(path: Path, *keys: str) -> list[list[Any]]:
-    """Read the lists under these keys in a JSON object. A missing list is empty. COCO takes about 1
-    GB of memory."""
+    """Read the lists under these keys in a JSON object. A missing list is returned as an empty
+    list. COCO needs about 1 GB of memory."""
     with open_text(path) as file:
         try:
             content = json.load(file)
         except json.JSONDecodeError as error:
-            raise DataError(f"{path}: broken JSON ({error}); fetch it again") from error
+            raise DataError(f"{path}: broken JSON ({error}); download the file again") from error
     lists: list[list[Any]] = [[] for _ in keys]
     for number, key in enumerate(keys):
         if isinstance(content, dict) and isinstance(content.get(key), list):
@@ -90,8 +90,8 @@ def read_json(path: Path, *keys: str) -> list[list[Any]]:
 
 
 def read_coco(paths: Sequence[Path]) -> Captions:
-    """Read COCO's own files, such as captions_val2014.json. Each file is a split, and its pictures
-    are in a folder named after the split."""
+    """Read COCO's own files, such as captions_val2014.json. Each file is a split, and the pictures
+    of the split are in a folder of the same name."""
     corpus = Captions()
     for path in paths:
         split = path.stem.partition("_")[2]
@@ -104,13 +104,13 @@ def read_coco(paths: Sequence[Path]) -> Captions:
         ]
         if not names or not captions:
             raise DataError(
-                f"{path}: contains no images or no annotations; give COCO's captions_{split}.json",
+                f"{path}: contains no images or no annotations; use COCO's captions_{split}.json",
             )
         strange = next((key for key, _ in captions if key not in names), None)
         if strange is not None:
             raise DataError(
                 f"{path}: a caption belongs to image {strange}, which the file does not list; "
-                "fetch it again",
+                "download the file again",
             )
         for owner, caption in captions:
             corpus.add(names[owner], caption)
@@ -119,10 +119,10 @@ def read_coco(paths: Sequence[Path]) -> Captions:
 
 
 def read_karpathy(paths: Sequence[Path]) -> Captions:
-    """Read Karpathy's file for a corpus, such as dataset_coco.json. COCO pictures are in the folder
-    ``filepath``.
+    """Read Karpathy's file for a corpus, such as dataset_coco.json. For COCO, ``filepath`` names
+    the folder of each picture.
 
-    As in the papers, a picture's captions are its first five sentences.
+    As in the papers, only the first five sentences of each picture are used.
     """
     corpus = Captions()
     for path in paths:
@@ -135,7 +135,7 @@ def read_karpathy(paths: Sequence[Path]) -> Captions:
             for sentence in sentences[:FIRST]:
                 corpus.add(image, _value(path, sentence, "raw", str))
     if not corpus.captions:
-        raise DataError(f"{paths[0]}: contains no images; give one of Karpathy's dataset_NAME.json")
+        raise DataError(f"{paths[0]}: contains no images; use one of Karpathy's dataset_NAME.json")
     return corpus
 
 
@@ -143,8 +143,8 @@ def _value(path: Path, element: Any, key: str, kind: type = object) -> Any:
     if not isinstance(element, dict) or key not in element or not isinstance(element[key], kind):
         excerpt = json.dumps(element)[:80]
         raise DataError(
-            f"{path}: an element without {key!r}, or with another type of it: {excerpt}; fetch "
-            "it again",
+            f"{path}: an element without {key!r}, or of another type: {excerpt}; download "
+            "the file again",
         )
     return element[key]
 
@@ -158,7 +158,7 @@ def read_tokens(paths: Sequence[Path]) -> Captions:
             image, sharp, _ = name.rpartition("#")
             if not tab or not sharp or not image:
                 raise DataError(
-                    f"{path}, line {number}: not IMAGE#NUMBER<TAB>CAPTION; fetch it again",
+                    f"{path}, line {number}: not IMAGE#NUMBER<TAB>CAPTION; download the file again",
                 )
             corpus.add(image, caption)
         for split in sorted(path.parent.glob("Flickr_8k.*Images.txt")):
@@ -176,7 +176,9 @@ def read_table(paths: Sequence[Path]) -> Captions:
             try:
                 reader = csv.DictReader(file, strict=True)
                 if not {"image", "caption"} <= set(reader.fieldnames or ()):
-                    raise DataError(f"{path}: the first line must name the columns image,caption")
+                    raise DataError(
+                        f"{path}: the first line must contain the column names image,caption",
+                    )
                 for row in reader:
                     if not row["image"] or row["caption"] is None:
                         raise DataError(
@@ -203,8 +205,8 @@ def read_numbered(paths: Sequence[Path]) -> Captions:
 
 
 def read_parallel(paths: Sequence[Path]) -> Captions:
-    """Read lists of images ``image_splits/SPLIT.txt``, and the English captions of each list in
-    ``raw``, line for line."""
+    """Read lists of images ``image_splits/SPLIT.txt``, and the English captions in ``raw``. Line n
+    of a list corresponds to line n of its captions."""
     corpus = Captions()
     for path in paths:
         split = path.stem.removesuffix("_images")
@@ -225,7 +227,7 @@ def read_parallel(paths: Sequence[Path]) -> Captions:
             if len(lines) != len(images):
                 raise DataError(
                     f"{file}: {len(lines)} lines for the {len(images)} images of {path.name}; "
-                    "fetch both",
+                    "download both files",
                 )
         for image, *captions in zip(images, *sides, strict=True):
             for caption in captions:
@@ -254,12 +256,12 @@ READERS: tuple[tuple[str, Callable[[Sequence[Path]], Captions]], ...] = (
 
 
 def read(paths: Sequence[Path]) -> Captions:
-    """Read caption files, whose names indicate their kind."""
+    """Read caption files. The file names determine the formats."""
     for pattern, reader in READERS:
         if all(re.fullmatch(pattern, path.name) for path in paths):
             corpus = reader(paths)
             if not corpus.captions:
-                raise DataError(f"{paths[0]}: contains no captions; fetch it again")
+                raise DataError(f"{paths[0]}: contains no captions; download the file again")
             return corpus
     raise DataError(
         f"{paths[0]}: not a known name of a caption file; see python -m bench.datasets.make --help",

@@ -1,17 +1,18 @@
-"""Compose a gallery of pictures to search by sentences, so that queries and items have different
-distributions.
+"""Compose a gallery of pictures for searches by sentences, in which queries and items have
+different distributions.
 
     boc extract captions.csv -o regions.h5 --regions 'efficientnet:lite2?cells=3&crops=2'
     python -m bench.datasets.composed regions.h5 train.ids.txt composed.h5
 
-A picture is composed of regions drawn from two training photographs. Both sides are projected onto
-canonical variates (models.py) between the mean region of a photograph, under signed square roots at
-unit variance, and the latent semantic analysis of its captions, learned from the training
-photographs. OUT has the pictures, and the captions of the training photographs as sentences.
-Captions of the held-out photographs are the queries: captions of one half are in the file OUT's
-stem with ``-queries``; captions of the other half, for the choice of settings, are in the file
-OUT's stem with ``-validation``. All files are feature files of unit vectors, float16. The script
-prints the share of held-out captions that find their photograph among ten.
+Each picture is composed of regions drawn from two training photographs. Pictures and captions are
+projected onto canonical variates (models.py), learned from the training photographs. The picture
+side is the mean region, after a signed square root and scaling to unit variance, and the caption
+side is a latent semantic analysis of the captions. OUT contains the composed pictures, and the
+captions of the training photographs as sentences. Captions of the held-out photographs are the
+queries. Half of these captions are written to a file with ``-queries`` added to the stem of OUT.
+The other half is used to choose settings, and is written to a file with ``-validation`` added to
+the stem. All files are feature files of unit vectors in float16. The script prints the fraction of
+held-out captions whose photograph is among the first ten hits.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Photographs:
     spans: NDArray[np.int64]
 
     def compose(self, rng: np.random.Generator, count: int) -> Matrix:
-        """Compose pictures (count, d), each of which is the mean of regions drawn from two
+        """Compose pictures (count, d). Each picture is the mean of regions drawn from two
         photographs."""
         pictures = np.empty((count, self.regions.shape[1]), np.float32)
         pairs = rng.integers(len(self.spans), size=(count, 2))
@@ -139,11 +140,11 @@ def _report(
 @click.argument("train", type=FILE)
 @click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--count", default=200_000, show_default=True, help="Number of composed pictures.")
-@click.option("--dim", default=256, show_default=True, help="Largest number of canonical variates.")
+@click.option("--dim", default=256, show_default=True, help="Maximum number of canonical variates.")
 @click.option("--seed", default=0, show_default=True)
 def main(regions: Path, train: Path, out: Path, count: int, dim: int, seed: int) -> None:
-    """Compose a gallery from the photographs of REGIONS that TRAIN lists. Captions of the other
-    photographs are the queries."""
+    """Compose a gallery from the photographs in REGIONS that are listed in TRAIN. Captions of the
+    other photographs are the queries."""
     learned = set(train.read_text(encoding="utf-8").split())
     with FeatureFile(regions) as file:
         photographs, captions, sentences = project(file, learned, dim)

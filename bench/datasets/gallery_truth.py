@@ -1,8 +1,8 @@
 """Ground truth of a gallery: sentences, and the exact set of pictures that each one describes.
 
-A sentence describes things, perhaps their colours, a background, and the position of one thing
-relative to another. A picture is right if it has all parts of the sentence; its relevance is the
-share of parts that it has.
+A sentence describes things and, optionally, their colours, a background, and the position of one
+thing relative to another. A picture is right if it matches all parts of the sentence. Its relevance
+is the fraction of parts that it matches.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from demo.canvas import Box
 from demo.scene import PLACE_WORDS, RELATION_WORDS, RELATIONS, Scene, preposition, read_scenes
 
 FAMILIES = ("kind", "colour", "place", "two", "relation")
-DEPTH = 10  # number of hits that count
+DEPTH = 10  # number of evaluated hits
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Picture:
 
 @dataclass(frozen=True)
 class Sentence:
-    """Contents of a sentence: ``things`` as pairs of kind and colour ("" for any), a background,
-    and the position of the first of two things relative to the second. A missing background or
-    position is ""."""
+    """Contents of a sentence: ``things`` as pairs of kind and colour ("" for any colour), a
+    background, and the position of the first of two things relative to the second. An unspecified
+    background or position is ""."""
 
     things: tuple[tuple[str, str], ...]
     background: str = ""
@@ -93,8 +93,8 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Parts:
-    """Parts of a sentence that match a picture: each kind, each kind in its colour, the background,
-    the relation; empty if the sentence lacks the part."""
+    """Flags for the parts of a sentence that match a picture: each kind, each kind in its colour,
+    the background, and the relation. Parts that are not in the sentence are empty."""
 
     kinds: list[bool]
     colours: list[bool]
@@ -103,7 +103,7 @@ class Parts:
 
     @property
     def share(self) -> float:
-        """Return the share of parts that match, which is 1 for a right picture."""
+        """Return the fraction of matching parts, which is 1 for a right picture."""
         parts = [*self.kinds, *self.colours, *self.place, *self.relation]
         return sum(parts) / len(parts)
 
@@ -123,7 +123,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class Query:
-    """Sentence of a family, with the ``parts`` that match each picture."""
+    """Sentence of a family, with the ``parts`` of the sentence that match each picture."""
 
     family: str
     sentence: Sentence
@@ -138,7 +138,8 @@ class Query:
 
 @dataclass(frozen=True)
 class Measure:
-    """Share of queries, or mean over queries, with the value for a random order of the pictures."""
+    """Fraction of queries, or mean over queries, and the expected value for a random order of the
+    pictures."""
 
     value: float
     chance: float
@@ -146,8 +147,8 @@ class Measure:
 
 
 def read_gallery(path: Path) -> list[Picture]:
-    """Read the scenes and boxes in a ``scenes.json``, in picture order. Raises ValueError for
-    another file."""
+    """Read the scenes and boxes from a file ``scenes.json``, in picture order. Raises ValueError
+    for any other file."""
     if not path.is_file():
         raise DataError(
             f"{path} is missing; paint the gallery: python -m demo.gallery {path.parent}",
@@ -155,7 +156,7 @@ def read_gallery(path: Path) -> list[Picture]:
     scenes = read_scenes(path)
     boxes = [entry.get("boxes", []) for entry in json.loads(path.read_text(encoding="utf-8"))]
     if any(len(scene.things) != len(places) for scene, places in zip(scenes, boxes, strict=True)):
-        raise ValueError(f"{path} lacks the positions of some things; draw the gallery again")
+        raise ValueError(f"{path} lacks the positions of some things; paint the gallery again")
     return [
         Picture(scene, tuple((x, y, right, bottom) for x, y, right, bottom in places))
         for scene, places in zip(scenes, boxes, strict=True)
@@ -163,8 +164,8 @@ def read_gallery(path: Path) -> list[Picture]:
 
 
 def queries(gallery: Sequence[Picture], most: int = 300, seed: int = 0) -> list[Query]:
-    """Draw at most ``most`` sentences per family, by ``seed``, from sentences that describe a
-    picture."""
+    """Draw at most ``most`` sentences per family from the sentences that describe a picture.
+    ``seed`` determines the choice."""
     drawn = []
     for family in FAMILIES:
         candidates = list(

@@ -4,7 +4,7 @@
     python -m bench.datasets.make ann glove-100-angular.hdf5 -o glove
     # annotations/*.json, train2014/, val2014/
     python -m bench.datasets.make coco coco/ -o tables/coco
-    # the papers' splits
+    # Karpathy's splits, as in the papers
     python -m bench.datasets.make coco dataset_coco.json --images coco/ --restval -o tables/coco
     python -m bench.datasets.make flickr30k f30k/dataset_flickr30k.json
         --images f30k-images -o tables/flickr30k
@@ -12,8 +12,8 @@
     boc extract tables/coco/captions.csv --images coco/
         --ids tables/coco/train.ids.txt -o train.h5 --encoder ...
 
-The SOURCE of a corpus is its folder or a caption file. In a folder, the first of these files that
-exists is read, from the folder or from its subfolder ``annotations``:
+The SOURCE of a corpus is a folder or a caption file. In a folder or its subfolder ``annotations``,
+the script reads the first of these files that exists:
 
 | corpus | files |
 |---|---|
@@ -22,11 +22,11 @@ exists is read, from the folder or from its subfolder ``annotations``:
 | flickr8k | captions.csv with *.ids.txt, dataset_flickr8k.json, Flickr8k.token.txt |
 | multi30k | captions.en.tsv.gz, image_splits/*.txt with raw/*.en.gz |
 
-The script writes to OUT ``captions.csv``, a table ``image,caption``, and ``SPLIT.ids.txt`` for each
-split. With ``--restval``, ``train.ids.txt`` includes the pictures of restval, as in the papers. In
-a Karpathy file, a picture's captions are its first five sentences, as in the papers. Missing
-pictures are left out of all files and listed in ``missing.txt``. Stdout lists the written files;
-warnings go to stderr.
+The script writes a table ``captions.csv`` with the columns ``image,caption``, and a file
+``SPLIT.ids.txt`` for each split, to the folder OUT. With ``--restval``, ``train.ids.txt`` includes
+the pictures of restval, as in the papers. From a Karpathy file, only the first five sentences of
+each picture are used, as in the papers. Missing pictures are excluded from all files and listed in
+``missing.txt``. The script prints the names of the written files to stdout, and warnings to stderr.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from bench.options import FILE, FOLDER
 
 @dataclass(frozen=True)
 class Corpus:
-    """Corpus, with its usual caption ``files``, best first, and its picture ``folders``, as
-    patterns inside a folder."""
+    """Corpus with its usual caption ``files``, in order of preference, and its picture ``folders``.
+    Both are patterns relative to the folder of the corpus."""
 
     files: tuple[str, ...]
     folders: tuple[str, ...]
@@ -69,7 +69,8 @@ CORPORA = {
 
 
 def caption_files(source: Path, corpus: str) -> list[Path]:
-    """Return the caption files in ``source``. Raises DataError, which names the expected files."""
+    """Return the caption files in ``source``. Raises DataError, with the names of the expected
+    files, if all of them are missing."""
     if source.is_file():
         return [source]
     for pattern in CORPORA[corpus].files:
@@ -113,7 +114,8 @@ def drop_missing(table: Captions, root: Path) -> tuple[Captions, list[str]]:
 
 
 def join_restval(table: Captions) -> Captions:
-    """Join the splits train and restval, as in the papers. Raises DataError if one is missing."""
+    """Join the splits train and restval, as in the papers. Raises DataError if either split is
+    missing."""
     splits = {name: [*images] for name, images in table.splits.items()}
     if not {"train", "restval"} <= splits.keys():
         raise DataError(
@@ -125,8 +127,8 @@ def join_restval(table: Captions) -> Captions:
 
 
 def write(table: Captions, out: Path) -> None:
-    """Write the table and the lists, except images without a caption, and print the number of these
-    images."""
+    """Write the table and the lists without images that have no caption, and print the number of
+    excluded images."""
     out.mkdir(parents=True, exist_ok=True)
     with (out / "captions.csv").open("w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file, lineterminator="\n")
@@ -140,7 +142,8 @@ def write(table: Captions, out: Path) -> None:
         ids = [image for image in dict.fromkeys(images) if image in pictures]
         if len(ids) < len(images):
             click.echo(
-                f"{name}: {len(images) - len(ids)} of {len(images)} have no caption or stand twice",
+                f"{name}: {len(images) - len(ids)} of {len(images)} have no caption or are "
+                "duplicates",
                 err=True,
             )
         path = out / f"{name}.ids.txt"
@@ -157,23 +160,23 @@ def convert(
     look: bool,
     restval: bool = False,
 ) -> None:
-    """Read a corpus and write its table. ``look`` leaves out missing pictures; ``restval`` adds the
-    split restval to train."""
+    """Read a corpus and write its table. With ``look``, missing pictures are excluded; with
+    ``restval``, the split restval is added to train."""
     table = read(caption_files(source, corpus))
     if restval:
         table = join_restval(table)
     if table.beyond:
         click.echo(
-            f"{table.beyond} sentences after the first five of a picture are left out",
+            f"{table.beyond} sentences beyond the first five of a picture are skipped",
             err=True,
         )
     if table.empty:
-        click.echo(f"{table.empty} captions without a word are left out", err=True)
+        click.echo(f"{table.empty} captions without a word are skipped", err=True)
     missing: Sequence[str] = []
     if look:
         root = picture_root(source, corpus, images, next(iter(table.images)))
         table, missing = drop_missing(table, root)
-        click.echo(f"pictures in {root}: give it to boc extract with --images", err=True)
+        click.echo(f"pictures in {root}: pass this folder to boc extract as --images", err=True)
     write(table, out)
     if missing:
         (out / "missing.txt").write_text(
@@ -190,7 +193,7 @@ def convert(
 
 @click.group()
 def main() -> None:
-    """Make tables and feature files from published data."""
+    """Convert published data to tables and feature files."""
 
 
 def corpus_command(name: str) -> click.Command:
@@ -217,7 +220,7 @@ def corpus_command(name: str) -> click.Command:
         "--no-images",
         "blind",
         is_flag=True,
-        help="Keep all captions, without looking for pictures.",
+        help="Keep all captions, without checking that the pictures exist.",
     )
     @click.option(
         "--restval",
@@ -244,7 +247,7 @@ for _name in CORPORA:
     help="Output folder.",
 )
 def ann(file: Path, out: Path) -> None:
-    """Convert FILE, in the layout of ann-benchmarks, to gallery.h5, queries.h5 and truth.npy."""
+    """Convert FILE, in the format of ann-benchmarks, to gallery.h5, queries.h5 and truth.npy."""
     from bench.datasets.vectors import convert as convert_vectors
 
     files = convert_vectors(file, out)

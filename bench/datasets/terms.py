@@ -1,4 +1,4 @@
-"""Export the terms of an index for other engines, as JSON Lines of Anserini, Pyserini and Seismic,
+"""Export the terms of an index to other engines, as JSON Lines for Anserini, Pyserini and Seismic,
 or as CIFF.
 
     # photos.image.jsonl, photos.text.queries.jsonl, ...
@@ -7,8 +7,8 @@ or as CIFF.
 
 A JSON line is ``{"id": ..., "contents": ..., "vector": {term: frequency}}``. CIFF is the Common
 Index File Format (Lin et al., SIGIR 2020), a sequence of protocol buffer messages, each preceded by
-its length. Lists are in term order, and each document is stored as its distance to the previous
-document.
+its length. Posting lists are in term order, and each document number is stored as the difference
+from the previous number.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from boc.plugins import Engine
 from boc.types import MODALITIES, Embeddings, Item, Modality, TermMatrix
 
 READ = 1000  # items read at a time
-BYTES = 5  # bytes of a number below 2**32 in base 128
+BYTES = 5  # maximum bytes of a number below 2**32 in base 128
 
 
 def write_terms(index: Engine, path: Path) -> list[Path]:
@@ -42,8 +42,8 @@ def write_terms(index: Engine, path: Path) -> list[Path]:
     or the same names with ``.ciff``. Write the items, encoded as queries, to
     NAME.image.queries.jsonl and NAME.text.queries.jsonl.
 
-    Concept codes have no such queries, because an index stores rounded concepts. Returns the
-    written paths. Raises BocError for a path of another kind of file.
+    For concept codes, queries are not written, because an index stores only rounded concepts.
+    Returns the written paths. Raises BocError for other file types.
     """
     codec = SurrogateCodec.restore(index.manifest.codec, index.arrays())
     is_lines = begins(b'{"id":')
@@ -132,8 +132,8 @@ def _ciff(blocks: Iterator[tuple[list[Item], TermMatrix]]) -> Iterator[bytes]:
 
 
 def _message(*values: int | float | str | bytes) -> bytes:
-    """Return a message preceded by its length. ``values`` are its fields 1, 2, ...; bytes are
-    complete fields."""
+    """Return a message, preceded by its length, with ``values`` as fields 1, 2, ... Values of type
+    bytes are already encoded fields."""
     body = b""
     for number, value in enumerate(values, 1):
         if isinstance(value, bytes):
@@ -154,7 +154,7 @@ def _varint(value: int) -> bytes:
 
 
 def _postings(*columns: NDArray[np.integer]) -> bytes:
-    """Return field 4 of a list, a message of two numbers per posting."""
+    """Return field 4 of a posting list: for each posting, a message of two numbers."""
     cells = []
     used = []
     for number, column in enumerate(columns, 1):

@@ -1,10 +1,10 @@
-"""Convert an HDF5 file in the layout of ann-benchmarks to feature files of a gallery and queries.
+"""Convert an HDF5 file in the format of ann-benchmarks to feature files of a gallery and queries.
 
 ``train`` (n, d) is the gallery, ``test`` (q, d) are the queries, ``neighbors`` (q, at least 10) are
-rows of ``train``, best first; the attribute ``distance`` names the distance (Aumüller, Bernhardsson
-and Faithfull, ANN-Benchmarks, Information Systems 87, 2020). boc scores by the inner product:
-``angular`` vectors are scaled to unit length, ``dot`` and ``ip`` vectors do not change, and any
-other distance is refused.
+row numbers of ``train``, best first. The attribute ``distance`` names the distance (Aumüller,
+Bernhardsson and Faithfull, ANN-Benchmarks, Information Systems 87, 2020). boc scores by the inner
+product. ``angular`` vectors are scaled to unit length, ``dot`` and ``ip`` vectors are copied
+unchanged, and all other distances are rejected.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from boc.inputs.features import FeatureFile, Header
 ANGULAR = ("angular", "cosine")
 DOT = ("dot", "ip")
 SAMPLED = 100  # number of queries whose neighbours are checked
-SAME = 1e-4  # largest relative difference of equal scores
+SAME = 1e-4  # maximum relative difference between scores that count as equal
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ def convert(path: Path, out: Path) -> FeatureFiles:
     """Write gallery.h5, queries.h5 and, if the source has neighbours, truth.npy int64 (q, 10) to
     ``out``.
 
-    Files made from the same source are kept. Raises DataError if the source has another layout, if
-    its distance is not an inner product, or if its neighbours are not the nearest.
+    Existing files from the same source are kept. Raises DataError if the source has another format,
+    if its distance is not an inner product, or if its neighbours are not the nearest rows.
     """
     out.mkdir(parents=True, exist_ok=True)
     files = FeatureFiles(out / "gallery.h5", out / "queries.h5", out / "truth.npy")
@@ -55,8 +55,8 @@ def convert(path: Path, out: Path) -> FeatureFiles:
         test = _matrix(path, file, "test")
         if train.shape[1] != test.shape[1]:
             raise DataError(
-                f"{path}: train has {train.shape[1]} components and test {test.shape[1]}; fetch "
-                "it again",
+                f"{path}: train has {train.shape[1]} components and test {test.shape[1]}; "
+                "download the file again",
             )
         digest = _digest(train, test)
         header = Header(
@@ -85,7 +85,9 @@ def _open_hdf5(path: Path) -> Iterator[Any]:
         with h5py.File(path, "r") as file:
             yield file
     except OSError as error:
-        raise DataError(f"{path}: not a readable HDF5 file ({error}); fetch it again") from error
+        raise DataError(
+            f"{path}: not a readable HDF5 file ({error}); download the file again",
+        ) from error
 
 
 def _distance(path: Path, file: Any) -> str:
@@ -94,8 +96,8 @@ def _distance(path: Path, file: Any) -> str:
     if name not in (*ANGULAR, *DOT):
         raise DataError(
             f"{path}: its distance is {name!r}; only {', '.join((*ANGULAR, *DOT))} are inner "
-            "products, which codes are "
-            "made for: take an angular file, such as glove-100-angular.hdf5",
+            "products, which codes approximate; "
+            "use an angular file, such as glove-100-angular.hdf5",
         )
     return name
 
@@ -108,7 +110,7 @@ def _matrix(path: Path, file: Any, name: str) -> Any:
         or file[name].dtype.kind not in "fiu"
     ):
         raise DataError(
-            f"{path}: contains no matrix of numbers {name!r}; give a file in the layout of "
+            f"{path}: contains no matrix of numbers {name!r}; use a file in the format of "
             "ann-benchmarks",
         )
     return file[name]
@@ -120,13 +122,13 @@ def _check_shapes(path: Path, file: Any) -> None:
     neighbours = file["neighbors"]
     if neighbours.ndim != 2 or len(neighbours) != q or neighbours.shape[1] < min(K, n):
         raise DataError(
-            f"{path}: neighbors is {neighbours.shape} for {q} queries; at least {K} a query are "
+            f"{path}: neighbors is {neighbours.shape} for {q} queries; at least {K} per query are "
             "needed",
         )
     if "distances" in file and file["distances"].shape != neighbours.shape:
         raise DataError(
             f"{path}: distances is {file['distances'].shape}, neighbors {neighbours.shape}; "
-            "fetch it again",
+            "download the file again",
         )
 
 
@@ -144,7 +146,7 @@ def _write(path: Path, target: Path, data: Any, header: Header, unit: bool) -> N
     if target.exists():
         with FeatureFile(target) as file:
             if file.header != header:
-                raise DataError(f"{target} was made from other data; name another folder")
+                raise DataError(f"{target} was created from other data; name another folder")
         return
     with FeatureWriter(target, header) as writer:
         for start in range(writer.done, len(data), BATCH):
@@ -171,7 +173,7 @@ def _check(path: Path, files: FeatureFiles, rows: NDArray[np.int64]) -> None:
         vectors = gallery.memory_map("image", "dense/vectors")
         if rows.min() < 0 or rows.max() >= len(vectors):
             raise DataError(
-                f"{path}: neighbors contains rows that train lacks; fetch it again",
+                f"{path}: neighbors contains rows that are not in train; download the file again",
             )
         step = max(1, len(rows) // SAMPLED)
         sample = queries.memory_map("image", "dense/vectors")[::step]
@@ -194,6 +196,6 @@ def _check(path: Path, files: FeatureFiles, rows: NDArray[np.int64]) -> None:
         raise DataError(
             f"{path}: neighbors of query {worst} are not the nearest rows of train "
             f"({(~right).sum()} of {len(right)} "
-            "queries looked at); fetch it again, or delete neighbors from it: they are then "
-            "computed",
+            "checked queries); download the file again, or delete neighbors from the file, so that "
+            "they are computed",
         )

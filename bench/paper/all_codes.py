@@ -1,23 +1,24 @@
 """Compare all codes on one gallery by recall, cost, and the meaning of their terms.
 
-    python -m bench.paper.all_codes dev.h5 --fit train.h5 --codebook plain.npz --centred centred.npz
-    \
-        --rescaled rescaled.npz --words words.npz --learned learned.npz [--gallery GALLERY]
+    python -m bench.paper.all_codes dev.h5 --fit train.h5 --codebook plain.npz
+        --centred centred.npz --rescaled rescaled.npz --words words.npz
+        --learned learned.npz [--gallery GALLERY]
 
-The captions in FEATURES are the queries, and its pictures are the items. Codes are learned from
+The captions in FEATURES are the queries, and the pictures are the items. Codes are learned from
 --fit. ``hard`` and ``soft`` need a concept codebook, ``words`` needs a vocabulary, and ``learned``
-needs learned terms; all of these codes and ``late`` need concepts. A row contains the code; terms
-and bytes of postings per picture; postings read per query; R@10 of the own picture in percent, by
-the code alone and with 10 candidates re-ranked per hit by --rerank (``late``: by MrSw); NDCG@25 by
-ROUGE-L of the re-ranked hits; the share of the metric's exact top 10 among the first 100
-candidates; and the share of terms of pictures or captions that both use.
+needs learned terms. All these codes and ``late`` need concepts. A row contains the code; the terms
+and bytes of postings per picture; the postings read per query; R@10 of the caption's own picture in
+percent, without re-ranking and with 10 candidates per hit re-ranked by --rerank (``late``: by
+MrSw); NDCG@25 of the re-ranked hits with ROUGE-L as relevance; the fraction of the metric's exact
+top 10 among the first 100 candidates; and the fraction of terms that occur in both pictures and
+captions.
 
-``labels`` is the share of a term's five top pictures whose own captions contain a word of the
-term's label; ``chance`` is the same share among all pictures. The label is stored in the code, or
-comes from the captions in --fit with the largest values of the term. With --gallery, the painted
-scenes in FEATURES, a row also contains, for each family of sentences
-(bench/datasets/gallery_truth.py), the share of sentences whose first hit by the code alone matches
-the whole sentence.
+``labels`` is the fraction of a term's five top pictures with a caption that contains a word of the
+term's label; ``chance`` is the same fraction among all pictures. The label is stored in the code,
+or is derived from the captions in --fit with the highest values of the term. If --gallery names the
+painted scenes in FEATURES, a row also contains, for each family of sentences
+(bench/datasets/gallery_truth.py), the fraction of sentences whose first hit without re-ranking
+matches the whole sentence.
 """
 
 from __future__ import annotations
@@ -104,15 +105,15 @@ COLUMNS = (
     "chance",
     *truth.FAMILIES,
 )
-BLOCK = 256  # captions aligned at a time
+BLOCK = 256  # captions aligned in one batch
 JUDGED = 200  # number of terms whose labels are judged
-TOP = 5  # pictures judged per term; rarer terms are not judged
-SENTENCES = 300  # largest number of sentences of a family
+TOP = 5  # pictures judged per term; terms in fewer pictures are skipped
+SENTENCES = 300  # maximum number of sentences per family
 
 
 class Judge:
-    """Scores of all pairs by a metric, the relevance of pictures, and the picture of each
-    caption."""
+    """Scores of all caption-picture pairs by a metric, the relevance of pictures, and the picture
+    of each caption."""
 
     def __init__(self, gallery: Gallery, captions: list[str]) -> None:
         self.gallery = gallery
@@ -164,7 +165,8 @@ class Judge:
 
 
 def shared_terms(one: TermMatrix, other: TermMatrix) -> float:
-    """Return the share of terms used by both matrices among terms used by either."""
+    """Return the number of terms used in both matrices, as a fraction of the terms used in at least
+    one matrix."""
     uses = document_frequencies(one) > 0
     others = document_frequencies(other) > 0
     both = (uses & others).sum()
@@ -173,8 +175,8 @@ def shared_terms(one: TermMatrix, other: TermMatrix) -> float:
 
 
 class Labels(Mapping[int, Label]):
-    """Term labels of a code, either stored by its steps, or made from words of the captions with
-    the largest values of a term, as ``boc explain`` finds them in an index."""
+    """Labels of a code's terms. Labels are either stored in the code's steps, or taken from the
+    captions with the highest values of a term, as in ``boc explain``."""
 
     def __init__(self, codec: SurrogateCodec, captions: TermMatrix, words: list[set[str]]) -> None:
         self.stored: dict[int, Label] = {}
@@ -217,8 +219,8 @@ def judge(
     labels: Mapping[int, Label],
     words: Sequence[set[str]],
 ) -> tuple[float, float]:
-    """Judge the labels of terms drawn by seed. Return the mean share of pictures whose captions
-    contain a word of a term's label, among the pictures with the largest values of the term, and
+    """Judge the labels of randomly drawn terms. Return the mean fraction of pictures whose captions
+    contain a word of a term's label, among the pictures with the highest values of the term, and
     among all pictures (chance). Returns NaN if no drawn term has a label with words."""
     columns = sparse.csc_array(terms)
     used = np.flatnonzero(np.diff(columns.indptr) >= TOP)
@@ -239,8 +241,8 @@ def judge(
 
 
 class Meaning:
-    """Meaning of terms, judged by the captions of judged pictures and by the captions from which
-    labels come."""
+    """Judge of term labels, with the captions of the judged pictures and the captions from which
+    labels are derived."""
 
     def __init__(self, file: FeatureFile, learned: FeatureFile) -> None:
         self.of_pictures = words_of(file)
@@ -251,14 +253,15 @@ class Meaning:
         self.words = [set(content_words(batch.items[n].content)) for n in chosen]
 
     def row(self, codec: SurrogateCodec, pictures: TermMatrix) -> list[str]:
-        """Return the agreement of a fitted code's labels, and chance."""
+        """Return the agreement of a fitted code's labels with the captions, and the chance
+        level."""
         labels = Labels(codec, codec.encode_documents(self.captions), self.words)
         hit, chance = judge(pictures, labels, self.of_pictures)
         return ["", ""] if np.isnan(hit) else [f"{hit:.3f}", f"{chance:.3f}"]
 
 
 class Families:
-    """Encoded sentences about painted scenes, by family, with the truth about the pictures."""
+    """Encoded sentences about painted scenes, by family, with the true contents of the pictures."""
 
     def __init__(self, gallery: Path, file: FeatureFile) -> None:
         painted = truth.read_gallery(gallery / "scenes.json")
@@ -270,8 +273,8 @@ class Families:
         self.encoded = encoder.encode_texts([query.sentence.text for query in self.queries])
 
     def row(self, codec: SurrogateCodec, pictures: TermMatrix) -> list[str]:
-        """Return, for each family, the share of sentences whose first hit by the code alone matches
-        all parts."""
+        """Return, for each family, the fraction of sentences whose first hit without re-ranking
+        matches all parts."""
         hits = first(Postings.from_matrix(pictures), codec.encode_queries(self.encoded), K)
         shares = []
         for family in truth.FAMILIES:
@@ -287,7 +290,7 @@ def codes_to_try(
     concepts: bool,
     chosen: tuple[str, ...],
 ) -> Iterator[tuple[str, str]]:
-    """Yield each code's text, and the text with the codebook's name in place of its path."""
+    """Yield each code as text, and the same text with the codebook's name instead of its path."""
     if chosen:
         yield from ((code, code) for code in chosen)
         return

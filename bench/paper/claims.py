@@ -1,15 +1,16 @@
-"""Judge the claims of the Bag of Concepts paper on given data, with the deciding figures.
+"""Test the claims of the Bag of Concepts paper on given data, and report the figures behind each
+verdict.
 
     python -m bench.paper.claims ROWS... > docs/rows/claims.csv
 
-ROWS are files from ``table1.py`` and ``sparsity_recall.py``; a claim is judged on each file with
-the necessary rows. A difference is in percentage points (for table1: of the sum of the six
-recalls), with its error by pictures. p comes from a normal distribution, with Holm's correction
-over all claims judged together; a claim with p below .05 is held or not held. Without a significant
-p, claims that one code is better, or loses some amount, are a tie; claims that two codes are alike
-hold unless they differ by more than SAME points per recall. If readings of one claim get different
-verdicts, a line reports that the paper is inconsistent, because its text, table and figure cannot
-share one reading.
+ROWS are files from ``table1.py`` and ``sparsity_recall.py``. A claim is tested on each file that
+contains the necessary rows. Differences are in percentage points (for table1, of the sum of the six
+recalls), with errors over pictures. p is computed from a normal distribution, with Holm's
+correction over all claims that are tested together. A claim with p below .05 holds or does not
+hold. Without a significant p, a claim that a code is better, or loses some amount, is a tie, and a
+claim that two codes are alike holds unless they differ by more than SAME points per recall. If the
+readings of a claim lead to different verdicts, a line reports that the paper is inconsistent,
+because no single reading fits its text, table and figure.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from scipy.stats import norm
 
 from bench.report.rows import Rows, Writer, read
 
-SAME = 0.5  # points of recall; figures called equal in the paper differ by less
-# lost shares of the sum of recalls; the paper's hard and soft codes lose more on COCO
+SAME = 0.5  # points of recall; figures that the paper calls equal differ by less
+# lost fractions of the sum of recalls; the paper's hard and soft codes lose more on COCO
 MUCH = 0.5
 LITTLE = 0.2
 RECALLS = 6
@@ -71,11 +72,11 @@ class Evidence(NamedTuple):
 
     @property
     def p(self) -> float:
-        """Return the probability that chance alone supports or refutes the claim as strongly."""
+        """Return the probability that a difference at least as large occurs by chance."""
         return float(2 * norm.sf(abs(self.supported) / max(self.error, 1e-9)))
 
     def verdict(self, p: float) -> str:
-        """Return the verdict for the corrected p."""
+        """Return the verdict for a corrected p-value."""
         if p >= LEVEL:
             return HELD if self.tolerant else TIE
         return HELD if self.supported > 0 else NOT
@@ -159,8 +160,8 @@ def more(one: str, other: str) -> Judge:
 
 
 def loses(model: str, least: float, most: float) -> Judge:
-    """Judge the claim that a model loses between ``least`` and ``most`` of the vectors' sum, as
-    shares."""
+    """Judge the claim that a model loses a fraction between ``least`` and ``most`` of the vectors'
+    sum of recalls."""
     return compare_recalls(
         "TERN",
         model,
@@ -170,7 +171,7 @@ def loses(model: str, least: float, most: float) -> Judge:
 
 
 def worst(model: str, others: Sequence[str]) -> Judge:
-    """Judge the claim that a model is worse than each other model, by the nearest one."""
+    """Judge the claim that a model is worse than all other models, by the model nearest to it."""
     return lambda table: more(min(others, key=lambda other: table.total(other, model)[0]), model)(
         table,
     )
@@ -183,8 +184,8 @@ def curves(
     alike: bool = False,
     rm: int = 1,
 ) -> Judge:
-    """Judge, at the largest sparsity of two codes, whether the first is better or both are
-    alike."""
+    """Judge whether the first of two codes is better, or both are alike, at their highest common
+    sparsity."""
 
     def judge(source: Source) -> Evidence:
         chain = " minus ".join(dict.fromkeys((first[1], second[1])))
@@ -204,10 +205,11 @@ def curves(
 
 
 def loss_at(sparsity: float, *, alike: bool) -> Judge:
-    """Judge whether scalar quantisation loses nothing (``alike``) or something by dropping terms.
+    """Judge whether scalar quantisation loses no recall (``alike``) or some recall when terms are
+        dropped.
 
-    c-ReLU alone makes half of the components zero, so the comparison is with the code of all terms
-    rather than with dense vectors. The error is an upper bound, the sum of the errors of both
+    c-ReLU itself sets half of the components to zero, so the code is compared with the code of all
+    terms rather than with dense vectors. The error is an upper bound: the sum of the errors of both
     codes' differences from the dense vectors.
     """
 
@@ -400,12 +402,13 @@ CLAIMS: tuple[tuple[str, str, Judge], ...] = (
         catches_up,
     ),
 )
-"""The claims: each with the reading of the codes on which the verdict rests, and its judge."""
+"""The claims, each with the reading of the codes that the verdict is based on, and a function that
+returns the verdict."""
 
 
 def verdicts(files: Sequence[Rows]) -> Iterator[list[object]]:
-    """Yield the verdict on each claim from each file that can decide it, and lines for claims whose
-    readings differ."""
+    """Yield the verdict on each claim from each file that contains the necessary rows, and lines
+    for claims whose readings lead to different verdicts."""
     sides = {"table1.py": ("both",), "sparsity_recall.py": ("text to image", "image to text")}
     sources = [
         Source(file, side) for file in files for side in sides.get(str(file.head["script"]), ())
@@ -463,7 +466,7 @@ def verdicts(files: Sequence[Rows]) -> Iterator[list[object]]:
     type=click.Path(exists=True, path_type=Path),
 )
 def main(files: tuple[Path, ...]) -> None:
-    """Judge the paper's claims by the figures in ROWS."""
+    """Test the paper's claims on the figures in ROWS."""
     with Writer(sys.stdout, __file__, {"rows": files}, COLUMNS) as out:
         for row in verdicts([table for table in map(read, files) if table.is_complete]):
             out.write(*row)

@@ -1,5 +1,5 @@
-"""Provide the codebooks of a benchmark by name, made on first use and cached in a folder if
-given."""
+"""Provide the codebooks of a benchmark by name. Codebooks are built on first use, and cached if a
+folder is given."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from boc.labels import stop_words, whole_words
 
 
 def carries_content(pieces: Sequence[str]) -> list[bool]:
-    """Return, for each word-piece of a sentence, whether its word is not a stop-word."""
+    """Return, for each word piece of a sentence, whether it belongs to a word that is not a stop
+    word."""
     words, of = whole_words(pieces)
     stops = stop_words()
     return [words[number] not in stops for number in of.tolist()]
@@ -30,8 +31,8 @@ class Codebooks:
     ``alone`` ("no" context).
 
     ``self["with"]`` and ``self["no"]`` are clusters, "with-stop" and "no-stop" are clusters without
-    stop-words, and "with-words" and "no-words" are the dictionary. A file in the folder must have
-    the same size and sources; delete any other file.
+    stop words, and "with-words" and "no-words" are the English dictionary. Cached files must have
+    the same size and sources; delete all other files.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Codebooks:
 
     @property
     def contexts(self) -> list[str]:
-        """Return the names of the contexts that have concepts."""
+        """Return the contexts for which concepts are available."""
         return [name for name, file in self.files.items() if file is not None]
 
     def __getitem__(self, name: str) -> Codebook:
@@ -73,7 +74,7 @@ class Codebooks:
             or book.sources != (source.header.source,)
         ):
             raise click.UsageError(
-                f"{path}: a codebook of another size or from other files; delete it",
+                f"{path}: codebook of another size or from other files; delete it",
             )
         book.check(source.header.identity)
         return book
@@ -82,7 +83,7 @@ class Codebooks:
         file = self.files[context]
         if file is None:
             raise click.UsageError(
-                f"no concepts {context} context; name the file that contains them",
+                f"no concepts {context} context; name the file that contains these concepts",
             )
         makers: dict[str, Callable[[FeatureFile, int], Codebook]] = {
             "words": dictionary,
@@ -92,19 +93,19 @@ class Codebooks:
 
 
 def sentences(file: FeatureFile) -> Iterator[tuple[list[str], NDArray[np.float32]]]:
-    """Yield the word-pieces and concepts (m, d) of each caption."""
+    """Yield the word pieces and concepts (m, d) of each caption."""
     for batch in file.batches("text"):
         words = batch.embeddings.words
         concepts = batch.embeddings.concepts
         if words is None or concepts is None:
             raise click.UsageError(
-                f"{file.path}: does not say which words its concepts are of; extract it again",
+                f"{file.path}: does not contain the words of its concepts; extract the file again",
             )
         yield from zip(words, (concepts[i] for i in range(len(batch))), strict=True)
 
 
 def without_stopwords(file: FeatureFile, clusters: int) -> Codebook:
-    """Return the codebook of ``cluster``, but without the concepts of English stop-words."""
+    """Return a codebook built as by ``cluster``, but without the concepts of English stop words."""
     regions, words = (
         file.memory_map(modality, "ragged/concepts") for modality in ("image", "text")
     )
@@ -133,7 +134,7 @@ def without_stopwords(file: FeatureFile, clusters: int) -> Codebook:
 
 
 def dictionary(file: FeatureFile, words: int = 1000) -> Codebook:
-    """Return a codebook of the most frequent English words in the captions, without stop-words
+    """Return a codebook of the most frequent English words in the captions, without stop words
     (BoC, section III-B1).
 
     The centroid of a word is the mean of its concept vectors over all its pieces and occurrences.
@@ -151,7 +152,7 @@ def dictionary(file: FeatureFile, words: int = 1000) -> Codebook:
     )
     chosen = sorted(english, key=lambda word: (-counts[word], word))[:words]
     if not chosen:
-        raise click.UsageError(f"{file.path}: no English words in its captions")
+        raise click.UsageError(f"{file.path}: the captions contain no English words")
     number = {word: i for i, word in enumerate(chosen)}
     sums = np.zeros((len(chosen), identity.dim))
     rows = np.zeros(len(chosen), dtype=np.int64)

@@ -1,13 +1,13 @@
-"""Measure the recall of four codes against their sparsity on your own vectors; write rows, a table
-and a plot.
+"""Measure the recall of four codes against their sparsity on your own vectors, and write rows, a
+table and a plot.
 
     python -m bench.paper.curves images.npy captions.npy -o curves
 
-``captions.txt`` beside ``captions.npy`` contains one sentence per line (docs/howto/own-vectors.md
-describes the formats of files). The codes are scalar quantisation and deep permutation as in the
-papers, scalar quantisation of centred and rotated vectors, and the dictionary, learned from the
-same vectors. OUT gets features.h5, rows.csv, table.md, table.tex, plot.svg and plot.pdf; rows are
-rows of ``sparsity_recall``.
+A file ``captions.txt`` beside ``captions.npy`` contains one sentence per line
+(docs/howto/own-vectors.md describes the file formats). The codes are scalar quantisation and deep
+permutation as in the papers, scalar quantisation of centred and rotated vectors, and the
+dictionary, learned from the same vectors. The script writes features.h5, rows.csv, table.md,
+table.tex, plot.svg and plot.pdf to OUT. The rows have the same columns as in ``sparsity_recall``.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def settings(file: FeatureFile, terms: int, sparsities: Sequence[float]) -> Iter
 
 
 def shown(rows: Rows) -> Table:
-    """Return the displayed columns of each row that is not a difference."""
+    """Return the displayed columns of all rows except differences."""
     return Table(
         list(SHOWN),
         [[row[name] for name in SHOWN] for row in rows.table if " minus " not in row["code"]],

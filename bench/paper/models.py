@@ -2,11 +2,11 @@
 
     python -m bench.paper.models MODEL...
 
-Each MODEL is NAME=FILE[+FILE...][,METRIC]: embeddings of the same pictures and captions, scored by
-dot or an alignment of ``boc.rerank``; the scores of several files are averaged. Each row, one per
-model and direction, contains Recall@1, 5, 10 in percent, the standard error of R@10 (by picture),
-the median rank, NDCG@25 with relevance by ROUGE-L, and the number of pictures. With folds, figures
-are means over folds, without an error.
+Each MODEL has the form NAME=FILE[+FILE...][,METRIC]. The files contain embeddings of the same
+pictures and captions. METRIC is dot or an alignment score of ``boc.rerank``. The scores of several
+files are averaged. Each row, one per model and direction, contains Recall@1, 5, 10 in percent, the
+standard error of R@10 (by picture), the median rank, NDCG@25 with relevance by ROUGE-L, and the
+number of pictures. With folds, the figures are means over folds, and no standard error is computed.
 
 The baseline ("floor") is canonical correlation analysis (Hotelling, Biometrika 1936) between the
 mean of a picture's regions and the TF-IDF of a sentence, reduced by a singular value decomposition,
@@ -79,7 +79,7 @@ class Model(NamedTuple):
 
 
 def mean_regions(regions: FeatureFile, ids: list[str]) -> NDArray[np.float64]:
-    """Return the mean region of each picture, zero for a picture without regions."""
+    """Return the mean region of each picture, or zero for pictures without regions."""
     number = {item.id: i for i, item in enumerate(regions.items("image"))}
     offsets = regions.memory_map("image", "offsets")
     features = regions.memory_map("image", "ragged/features")
@@ -91,7 +91,7 @@ def mean_regions(regions: FeatureFile, ids: list[str]) -> NDArray[np.float64]:
 
 
 def floor(regions: Path, train: Path, gallery: Gallery) -> NDArray[np.float32]:
-    """Return scores (n_texts, n_images) of the items of ``gallery``, whose pictures must have
+    """Return the scores (n_texts, n_images) of the items in ``gallery``, whose pictures must have
     regions."""
     with FeatureFile(gallery.paths[0]) as file:
         pictures = file.ids("image")
@@ -192,11 +192,11 @@ def rows(
 def main(models: tuple[str, ...], regions: Path | None, train: Path | None, fold: int) -> None:
     """Measure recall, median rank and NDCG of several MODELs."""
     if (regions is None) != (train is None):
-        raise click.UsageError("--floor goes with --train")
+        raise click.UsageError("--floor requires --train, and --train requires --floor")
     encoders = [Model.of(spec) for spec in models]
     gallery = Gallery.of(
         *(path for model in encoders for path in model.gallery.paths),
-    )  # raises an error for files of other items
+    )  # raises an error if the files contain different items
     with click.progressbar(
         length=len(gallery.captions) * gallery.images,
         label="relevance",

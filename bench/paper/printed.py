@@ -1,7 +1,7 @@
-"""Numbers printed in the papers for their published models, and verdicts on boc's numbers.
+"""Figures that the papers report for their published models, and verdicts on boc's figures.
 
-Recalls are in percent, NDCG@25 is in [0, 1]; "image" is image retrieval (sentence to picture),
-"sentence" is sentence retrieval (picture to sentence).
+Recalls are in percent, and NDCG@25 is in [0, 1]. "image" is image retrieval (sentence to picture),
+and "sentence" is sentence retrieval (picture to sentence).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Numbers = dict[str, float]
 
 
 def _numbers(image: str, sentence: str) -> Numbers:
-    """Parse the numbers of each side, three recalls and then NDCG by ROUGE-L and by SPICE, if
-    printed in the paper."""
+    """Parse the figures of each side: three recalls, and then the NDCG by ROUGE-L and by SPICE if
+    the paper reports it."""
     values: Numbers = {}
     for side, text in (("image", image), ("sentence", sentence)):
         names = ("R@1", "R@5", "R@10", "ROUGE-L", "SPICE")
@@ -46,13 +46,14 @@ PRINTED: dict[tuple[str, str], Numbers] = {
     ("VSRN++ (two models)", "MS-COCO 5K"): _numbers("42.0 72.2 82.7", "54.7 82.9 90.9"),
     ("VSRN++ (two models)", "Flickr30K 1K"): _numbers("60.6 85.6 91.4", "79.2 94.6 97.5"),
 }
-"""The printed numbers by model and test set. TERN: Table I, and for sentences Tables 1 and 2 of
-TERAN; TERAN: Tables 1-3; VSRN and VSRN++: Tables 1-3 of VSRN++."""
+"""The papers' figures by model and test set. The figures for TERN are from Table I and, for
+sentences, from Tables 1 and 2 of TERAN; for TERAN from Tables 1-3; for VSRN and VSRN++ from Tables
+1-3 of VSRN++."""
 
 
 def verdict(measure: str, printed: float, value: float | None) -> str:
-    """Return ``reproduced`` for a value within the printed digits, ``near`` for a value within the
-    effect of a seed, otherwise ``differs``; or ``not run`` without a value."""
+    """Return ``reproduced`` for a value that matches the printed digits, ``near`` for a value
+    within the effect of a seed, ``differs`` for other values, or ``not run`` without a value."""
     if value is None:
         return "not run"
     kind = "R" if "R@" in measure else "N"

@@ -1,4 +1,5 @@
-"""Measure retrieval between pictures and captions: a code's hits, its cost, and standard errors."""
+"""Measure retrieval between pictures and captions: the hits of a code, its cost, and standard
+errors."""
 
 from __future__ import annotations
 
@@ -27,9 +28,10 @@ DIRECTIONS: tuple[tuple[Modality, Modality], ...] = (("text", "image"), ("image"
 class Retrieval:
     """Hits of a code in one direction, with their cost.
 
-    ``hits`` is bool (queries, Rm), true if a query's own item is among the 10 best of Rm * 10
-    candidates. ``postings`` is the number read per query, ``terms`` is the number stored per item,
-    and ``size`` is the bytes of these terms per item in the embedded engine.
+    ``hits`` is a bool array (queries, Rm) that is true if a query's own item is among the 10 best
+    of Rm * 10 candidates. ``postings`` is the number of postings read per query, ``terms`` is the
+    number of terms stored per item, and ``size`` is the size of these terms in bytes per item in
+    the embedded engine.
     """
 
     hits: NDArray[np.bool_]
@@ -39,8 +41,8 @@ class Retrieval:
 
 
 class Gallery:
-    """All items in a feature file, with groups of items that belong together and the dot products
-    of vectors.
+    """All items in a feature file, with the groups of items that belong together, and the dot
+    products of their vectors.
 
     ``of`` contains the embeddings of each modality, and ``groups`` contains the number of each
     item's picture.
@@ -74,7 +76,7 @@ class Gallery:
         rows: NDArray[np.int64],
     ) -> NDArray[np.bool_]:
         """Return, for each query, whether its own item is among its rows (queries, k). Rows of -1
-        are empty places."""
+        are padding."""
         same = self.groups[target][rows] == self.groups[asking][:, None]
         hits: NDArray[np.bool_] = (same & (rows >= 0)).any(axis=1)
         return hits
@@ -106,7 +108,7 @@ class Gallery:
 
 
 def first(index: Postings, queries: TermMatrix, depth: int) -> NDArray[np.int64]:
-    """Return the rows (queries, depth) found by queries, best first, padded with -1."""
+    """Return the rows (queries, depth) of the hits, best first, padded with -1."""
     hits = np.full((queries.shape[0], depth), -1)
     kernel = Kernel([((*index.arrays, *6 * [None]), index.n)])
     answer = kernel.best(queries, depth, Plan("terms", depth, depth))
@@ -115,7 +117,7 @@ def first(index: Postings, queries: TermMatrix, depth: int) -> NDArray[np.int64]
             _, rows, _ = answer[0].query(i)
             row[: len(rows)] = rows
         return hits
-    # numpy sums scores of 2**32 and more.
+    # NumPy is used for scores of 2**32 and above.
     for i, row in enumerate(hits):
         span = slice(queries.indptr[i], queries.indptr[i + 1])
         scores = index.scores(queries.indices[span], queries.data[span])
@@ -140,8 +142,8 @@ def item_bytes(index: Postings) -> float:
 
 
 def share(values: NDArray[np.generic], groups: NDArray[np.int64]) -> tuple[float, float]:
-    """Return the mean of ``values`` (n,) in percent, and its `standard_error`. A group counts as
-    one draw."""
+    """Return the mean of ``values`` (n,) in percent, and its `standard_error`. Each group counts as
+    one sample."""
     return 100 * float(values.mean(dtype=np.float64)), standard_error([(values, groups)])
 
 

@@ -2,16 +2,16 @@
 
     python -m bench.paper.recall_postings FEATURES
 
-Without ``--queries``, the captions in FEATURES are the queries and its pictures are the items; with
-it, all items in that file are queries for all items in FEATURES. Codes are learned from FEATURES,
-or from ``--fit``. Scores are integers from a sparse product, the order is (-score, id), and only
-items that share a term with the query count, as in every engine of boc.
+Without ``--queries``, the captions in FEATURES are the queries and the pictures are the items. With
+``--queries``, all items in the given file are queries for all items in FEATURES. Codes are learned
+from FEATURES, or from ``--fit``. As in every engine of boc, scores are integers from a sparse
+product, hits are ordered by (-score, id), and only items that share a term with the query are hits.
 
-A row contains the code, its settings (z / query z, vocabulary for the dictionary), postings read
-per query, the Gini coefficient of posting list lengths, bytes per item of postings (an id of 4
-bytes and a weight of 1) and of learned arrays, R, recall of the exact dense top 10 after the first
-R are re-ranked, and the percentage of queries with an item of their own group among these 10,
-beside the percentage among the dense 10.
+A row contains the code, its settings (z / query z, and the number of terms for the dictionary), the
+postings read per query, the Gini coefficient of the posting list lengths, the bytes per item of
+postings (4 bytes for an id and 1 byte for a weight) and of learned arrays, R, the recall of the
+exact dense top 10 after the first R candidates have been re-ranked, and the percentage of queries
+with an item of their own group among these 10, and among the dense 10.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ PROBES = (
     (4, 64),
     (4, 128),
 )
-SMALL = 10_000  # largest number of items for unsparsified codes
+SMALL = 10_000  # maximum number of items for codes that keep all terms
 COLUMNS = (
     "code",
     "setting",
@@ -70,8 +70,8 @@ COLUMNS = (
 
 
 class Truth:
-    """Ground truth: dense vectors of both sides, the exact dense top 10, and groups of items that
-    belong together."""
+    """Ground truth: dense vectors of queries and items, the exact dense top 10, and groups of items
+    that belong together."""
 
     def __init__(
         self,
@@ -93,7 +93,8 @@ class Truth:
         queries: TermMatrix,
         depths: Sequence[int],
     ) -> list[tuple[float, float]]:
-        """Return (recall of the dense top 10, percent right) for each depth."""
+        """Return the recall of the dense top 10, and the percentage of queries with a right hit,
+        for each depth."""
         candidates = first(Postings.from_matrix(documents), queries, max(depths))
         measures = []
         for depth in depths:
@@ -182,8 +183,8 @@ def read(
     *modalities: str,
     concepts: bool = False,
 ) -> tuple[list[Embeddings], list[Item]]:
-    """Read the vectors and items, and with ``concepts`` the concepts, of a file's modalities, in id
-    order."""
+    """Read the vectors and items of each modality in a file, in id order. With ``concepts``, also
+    read the concepts."""
     vectors: list[Embeddings] = []
     items: list[Item] = []
     with FeatureFile(path) as file:

@@ -1,19 +1,22 @@
-"""Reproduce the tables of a paper from its authors' published files, with every printed number
-beside boc's number.
+"""Reproduce the tables of a paper from its authors' published files, and compare every printed
+figure with boc's figure.
 
-    # tern, teran, vsrn, vsrnpp or boc python -m bench.paper.reproduce PAPER DATA --out OUT # list
-    the files required in DATA python -m bench.paper.reproduce PAPER DATA --needs
+    # PAPER is tern, teran, vsrn, vsrnpp or boc
+    python -m bench.paper.reproduce PAPER DATA --out OUT
+    # list the files required in DATA
+    python -m bench.paper.reproduce PAPER DATA --needs
 
-The script converts published checkpoints, and encodes and evaluates the features of the test
-pictures. VSRN++ has no published checkpoint, so the script trains two models. Steps whose files are
-not in DATA are left out. A step whose result is in OUT is not repeated, so a killed run can be
-continued by the same command. A step's log is OUT/logs/STEP.log.
+The script converts published checkpoints, encodes the test pictures from the published features,
+and evaluates the results. VSRN++ has no published checkpoint, so the script trains two models.
+Steps whose files are missing in DATA are skipped. A step whose result is already in OUT is not
+repeated, so you can run the same command again to resume a killed run. The log of a step is
+OUT/logs/STEP.log.
 
-A row contains the test set, the model, the measure, the printed number, boc's number, their
+A row contains the test set, the model, the measure, the printed figure, boc's figure, the
 difference, and a verdict: ``reproduced`` (the printed digits), ``near`` (within the effect of a
-seed), ``differs``, or ``not run``. Recalls are in percent; "image" is image retrieval. The rows of
-BoC are the rows of its Table I on MS-COCO 5K. Its figures have no printed numbers;
-OUT/boc-sparsity.csv contains their points.
+seed), ``differs``, or ``not run``. Recalls are in percent; "image" is image retrieval. For BoC, the
+rows are the rows of Table I on MS-COCO 5K. The paper does not print the values of its figures;
+OUT/boc-sparsity.csv contains boc's points for these figures.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ SIDES = {"image": "text_to_image", "sentence": "image_to_text"}
 KEYS = {"R@1": "r1", "R@5": "r5", "R@10": "r10"}
 TERN = "model_best_ndcg.pth"
 VOCABULARY = "bert/vocab.txt"
-KINDS = {  # kind of file in DATA: path pattern, place of publication
+KINDS = {  # kind of file in DATA: path pattern, and where the file is published
     "*/dataset_*.json": "Karpathy's splits (caption_datasets.zip)",
     "*/val2014": "pictures of COCO val2014, whose sizes the "
     "boxes need; to train, coco/train2014 too",
@@ -66,7 +69,8 @@ KINDS = {  # kind of file in DATA: path pattern, place of publication
 
 @dataclass(frozen=True)
 class Step:
-    """Step that runs a command to make a file, from the command's stdout if it ``prints``."""
+    """Step that runs a command to create a file. If ``prints`` is true, the file contains the
+    command's stdout."""
 
     name: str
     command: tuple[str, ...]
@@ -89,8 +93,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Line:
-    """Model on a test set, with the files of `boc evaluate --json` by relevance. ``folds`` is true
-    if figures are means over folds."""
+    """Model on a test set, with the outputs of `boc evaluate --json` by relevance. ``folds`` is
+    true if the figures are means over folds."""
 
     set: str
     model: str
@@ -100,11 +104,11 @@ class Line:
 
 @dataclass
 class Plan:
-    """Steps and lines of one paper over DATA, with results in OUT.
+    """Steps and table lines for one paper on the files in DATA, with results in OUT.
 
-    ``settings`` configure the training of VSRN++. For BoC, ``sample`` is the part of the training
-    pictures used for codebooks, with more than 100,000 concepts, ``alone`` is the part encoded
-    without context, and ``points`` are options of the figures.
+    ``settings`` configure the training of VSRN++. For BoC, ``sample`` selects the training pictures
+    used for codebooks, which must have more than 100,000 concepts, ``alone`` selects the pictures
+    encoded without context, and ``points`` are options of the figures.
     """
 
     data: Path
@@ -121,11 +125,11 @@ class Plan:
     matrices: list[Path] = field(default_factory=list)
 
     def tern(self) -> None:
-        """Plan Table I of TERN, with the sentence retrieval printed in TERAN's paper."""
+        """Plan Table I of TERN, with the figures for sentence retrieval from the TERAN paper."""
         self.measure("TERN", "coco", "dot", [self.encode("tern", "tern", TERN, "coco")])
 
     def teran(self) -> None:
-        """Plan the rows TERAN MrSw of Tables 1-3 of TERAN."""
+        """Plan the TERAN MrSw rows in Tables 1-3 of TERAN."""
         for data in ("coco", "f30k"):
             self.measure(
                 "TERAN MrSw",
@@ -135,8 +139,8 @@ class Plan:
             )
 
     def vsrn(self) -> None:
-        """Plan the rows VSRN in Tables 1-3 of VSRN++, with two models per data set and the mean of
-        their scores."""
+        """Plan the VSRN rows in Tables 1-3 of VSRN++, which use the mean score of two models per
+        dataset."""
         for data, split, folder, name in (
             ("coco", "testall", "coco", "coco"),
             ("f30k", "test", "flickr", "fliker"),
@@ -158,7 +162,8 @@ class Plan:
             self.measure("VSRN (two models)", data, "dot", files, graded=False)
 
     def vsrnpp(self) -> None:
-        """Plan the rows VSRN++ in its Tables 1-3, from two trainings with different seeds."""
+        """Plan the VSRN++ rows in Tables 1-3 of VSRN++, from two training runs with different
+        seeds."""
         for data in ("coco", "f30k"):
             table = self.captions(data)
             source = self.regions(data)
@@ -246,7 +251,7 @@ class Plan:
         )
 
     def cells(self) -> Iterator[tuple[str, str, str, float, float | None]]:
-        """Yield (set, model, measure, printed, found) for every printed number. ``found`` is None
+        """Yield (set, model, measure, printed, found) for every printed figure. ``found`` is None
         if the model was not run."""
         for line in self.lines:
             tables = {
@@ -287,8 +292,8 @@ class Plan:
         )
 
     def splits(self, data: str) -> Path:
-        """Return the path of Karpathy's file, beside the paper's tables or in ``annotations``, as
-        in TERAN's data.tar."""
+        """Return the path of Karpathy's file, which is either beside the caption files or in
+        ``annotations``, as in TERAN's data.tar."""
         plain = self.data / data / f"dataset_{'coco' if data == 'coco' else 'flickr30k'}.json"
         other = plain.parent / "annotations" / plain.name
         return other if other.exists() and not plain.exists() else plain
@@ -299,7 +304,7 @@ class Plan:
         return source if data == "coco" else f"{source}?index={self.splits(data)}"
 
     def captions(self, data: str) -> Path:
-        """Add the step that makes the caption table and the split lists beside it."""
+        """Add the step that creates the caption table and the split lists."""
         path = self.splits(data)
         table = self.out / data / "captions.csv"
         corpus, joined = ("coco", ("--restval",)) if data == "coco" else ("flickr30k", ())
@@ -319,7 +324,7 @@ class Plan:
         more: tuple[object, ...] = (),
         context: str = "",
     ) -> Path:
-        """Add the steps that encode a split by a published TERN or TERAN."""
+        """Add the steps that encode a split with a published TERN or TERAN."""
         table = self.captions(data)
         features = self.data / data / "features_36"
         name = label if kind == "teran" else kind
@@ -433,7 +438,8 @@ class Plan:
         return [path for path in (*needs, *self.matrices) if path not in products]
 
     def run(self) -> bool:
-        """Run the unfinished steps whose files exist. Return whether every run succeeded."""
+        """Run the unfinished steps whose input files exist. Return whether all these steps
+        succeeded."""
         fine = True
         (self.out / "logs").mkdir(parents=True, exist_ok=True)
         for step in self.steps.values():
@@ -441,7 +447,7 @@ class Plan:
                 continue
             lacking = [path for path in step.needs if not path.exists()]
             if lacking:
-                click.echo(f"{step.name}: left out: needs {lacking[0]}", err=True)
+                click.echo(f"{step.name}: skipped: needs {lacking[0]}", err=True)
                 continue
             click.echo(f"{step.name}: running", err=True)
             log = self.out / "logs" / f"{step.name}.log"
@@ -486,8 +492,8 @@ def show_needs(plan: Plan) -> None:
 
 
 def check_settings(paper: str, settings: tuple[str, ...]) -> None:
-    """Raise UsageError for settings that the paper's training does not accept, before regions are
-    extracted for hours."""
+    """Raise UsageError for settings that the paper's training does not accept, before spending
+    hours on extracting regions."""
     if settings and paper != "vsrnpp":
         raise click.UsageError(
             f"--set applies only to training vsrnpp; the models of {paper} are published; leave it "
@@ -499,7 +505,9 @@ def check_settings(paper: str, settings: tuple[str, ...]) -> None:
             dict(setting.split("=", 1) for setting in settings),
         )
     except (BocError, ValueError) as error:
-        raise click.UsageError(f"--set takes NAME=VALUE of a training: {error}") from error
+        raise click.UsageError(
+            f"--set accepts NAME=VALUE of a training setting: {error}",
+        ) from error
 
 
 @click.command()
@@ -553,7 +561,7 @@ def main(
     settings: tuple[str, ...],
     needs: bool,
 ) -> None:
-    """Reproduce the tables of PAPER from DATA, or continue a stopped run."""
+    """Reproduce the tables of PAPER from DATA, or resume an interrupted run."""
     check_settings(paper, settings)
     plan = Plan(data.resolve(), out.resolve(), device, fold, clusters, settings)
     PAPERS[paper](plan)

@@ -1,19 +1,19 @@
-"""Measure, on painted scenes with known contents, whether hits match the contents of the sentence.
+"""Measure whether hits match the query sentence, on painted scenes with known contents.
 
     python -m bench.paper.scene_truth GALLERY FEATURES --index NAME
 
-GALLERY is a folder made by ``demo.gallery``, FEATURES contains the features of all or some of its
-pictures, and NAME is their index (by default a temporary index). A row contains a family of
-sentences (see bench/datasets/gallery_truth.py), a re-rank metric, and a measure: the share of
-sentences whose first hit matches all parts of the sentence, or its kinds, colours, background, or
-relation; R@10, whether a right picture is among ten; NDCG@10. ``chance`` is the value for a random
-order.
+GALLERY is a folder painted by ``demo.gallery``, FEATURES contains the features of all or some of
+the pictures, and NAME is an index of these pictures (by default, a temporary index). A row contains
+a family of sentences (see bench/datasets/gallery_truth.py), a re-ranking metric, and a measure: the
+fraction of sentences whose first hit matches all parts of the sentence, or only its kinds, colours,
+background, or relation; R@10, the fraction of sentences with a right picture among the first ten
+hits; or NDCG@10. ``chance`` is the expected value for a random order.
 
 The pointing game (Zhang et al., Top-down Neural Attention by Excitation Backprop, ECCV 2016) uses
-the sentence "a COLOUR KIND" for each thing in a picture, and measures the share of sentences whose
-chosen region has its centre on the thing. The chosen region is the region nearest to the noun
-("word"), or the region marked strongest by ``boc explain`` ("explain"). ``chance`` is the value for
-a random region.
+the sentence "a COLOUR KIND" for each thing in a picture, and measures the fraction of sentences for
+which the centre of the chosen region lies on the thing. The chosen region is either the region most
+similar to the noun ("word") or the region with the strongest mark in ``boc explain`` ("explain").
+``chance`` is the expected value for a random region.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def nearest_region(
     noun: str,
     regions: NDArray[np.float32],
 ) -> int:
-    """Return the region whose cosine with the noun is largest."""
+    """Return the region with the highest cosine similarity to the noun."""
     encoded = searcher.encoder.encode_texts([text])
     assert encoded.concepts is not None
     assert encoded.words is not None
@@ -127,14 +127,14 @@ def strongest_region(
     noun: str,
     regions: NDArray[np.float32],
 ) -> int:
-    """Return the region marked strongest by an explanation."""
+    """Return the region with the strongest mark in an explanation."""
     weights = explain(searcher, id, text, labelled=0).weights
     assert weights is not None
     return int(weights.argmax())
 
 
 def summary(rows: Mapping[tuple[str, str, str], Measure], metric: str) -> Iterator[str]:
-    """Yield the most important figures as two lines."""
+    """Yield the two lines of the summary."""
     place = {
         name: measure
         for (family, by, name), measure in rows.items()
@@ -160,8 +160,8 @@ def all_measures(
     most: int,
     explained: int,
 ) -> Iterator[tuple[str, str, str, Measure]]:
-    """Yield all measures for the pictures in ``file``, whose ids are their numbers in
-    ``pictures``."""
+    """Yield all measures for the pictures in ``file``. ``pictures`` maps their ids to picture
+    numbers."""
     numbers = {id: i for i, id in enumerate(file.ids("image"))}
     shown = [pictures[int(Path(id).stem)] for id in numbers]
     yield from families(searcher, shown, numbers, metrics, most)
@@ -200,7 +200,7 @@ def open_index(features: Path, name: str | None, at: str) -> Iterator[Searcher]:
     "most",
     default=300,
     show_default=True,
-    help="Largest number of sentences per family.",
+    help="Maximum number of sentences per family.",
 )
 @click.option(
     "--explained",
@@ -219,7 +219,7 @@ def main(
     explained: int,
     brief: bool,
 ) -> None:
-    """Judge searches for the pictures in FEATURES by the truth in GALLERY."""
+    """Compare searches for the pictures in FEATURES with the true contents in GALLERY."""
     pictures = read_gallery(gallery / "scenes.json")
     with FeatureFile(features) as file, open_index(features, name, at) as searcher:
         metrics = metrics or (check_metric(searcher.index.manifest.rerank),)

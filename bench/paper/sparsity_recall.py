@@ -3,20 +3,21 @@
 
     python -m bench.paper.sparsity_recall FEATURES --fit LEARN
 
-Codes over global vectors: chain "plain" as in the papers, which quantises the kept components;
-"printed order", which quantises first; "offset", where ranks count from twice the number of kept
-components; "centred, rotated", the default of boc; "shifted", which keeps the order of the dense
-vectors and every term. Codes over concepts, if FEATURES has concepts: "soft sum", "soft max" and
-"hard", over codebooks "with context" (of --fit) and with "no context" (of --alone). Items encoded
-with either codebook keep their context, as in section IV of the paper ("during the clustering
-phase"). The sparsity of a soft code is the paper's, 1 - z / p, where each concept keeps its z
-nearest of p centroids before they are aggregated; an item of several concepts may have more terms
-than z, which "terms" counts. "dictionary" is the code of boc; its sparsity is 1 - z / V.
+The codes over global vectors are measured with these chains: "plain", as in the papers, quantises
+the kept components; "printed order" quantises first; "offset" counts ranks from twice the number of
+kept components; "centred, rotated" is the default of boc; "shifted" keeps all terms and the order
+of the dense vectors. If FEATURES contains concepts, the codes "soft sum", "soft max" and "hard" are
+measured with codebooks "with context" (from --fit) and with "no context" (from --alone). Items are
+always encoded with context, as in section IV of the paper ("during the clustering phase"). The
+sparsity of a soft code is defined as in the paper, 1 - z / p, where each concept keeps its z
+nearest of p centroids before aggregation. An item with several concepts can therefore have more
+than z terms; "terms" is the actual number. "dictionary" is the code of boc, with the sparsity 1 - z
+/ V.
 
-A row contains z for items and for queries, terms stored per item, postings read per query, and
-bytes of these terms per item in the embedded engine; R@10, in percent, of the dense vectors and,
-for each Rm, of the 10 best by dense vectors among the first Rm * 10 hits; and standard errors (by
-picture). A row of code "A minus B" contains differences on the same queries, where A may be
+A row contains z for items and for queries; the terms stored per item, the postings read per query,
+and the bytes of these terms per item in the embedded engine; R@10, in percent, of the dense vectors
+and, for each Rm, of the 10 best by dense vectors among the first Rm * 10 hits; and standard errors
+over pictures. A row of code "A minus B" contains differences on the same queries, where A can be
 "dense".
 """
 
@@ -66,7 +67,8 @@ CHAINS: tuple[tuple[str, str, Callable[[int], SurrogateCodec]], ...] = (
     ("permutation", OFFSET, lambda z: variants.offset_ranks(z, z)),
     ("permutation", ROTATED, lambda z: global_code("permutation", z=z, query_z=z)),
 )
-"""The chains: code, name of the chain, and a function that makes it for a number of terms."""
+"""The chains, as tuples of the code, the name of the chain, and a function that builds the chain
+for a number of terms."""
 PAIRS = (
     (("scalar", PLAIN), ("permutation", PLAIN)),
     (("scalar", PRINTED), ("permutation", PRINTED)),
@@ -100,7 +102,7 @@ COLUMNS = (
 
 
 Hits = dict[tuple[str, str, float, Modality], NDArray[np.bool_]]
-"""The hits by code, chain, sparsity and modality of the queries: bool (queries, Rm)."""
+"""Hits, as bool arrays (queries, Rm), by code, chain, sparsity and modality of the queries."""
 
 
 class Setting(NamedTuple):
@@ -195,13 +197,13 @@ def concept_settings(
 
 
 def terms_at(sparsity: float, width: int) -> int:
-    """Return the number of terms kept of ``width`` at a sparsity."""
+    """Return the number of terms, of ``width`` in total, that are kept at a sparsity."""
     return max(1, round((1 - sparsity) * width))
 
 
 def rows(gallery: Gallery, settings: Iterator[Setting]) -> Iterator[list[object]]:
-    """Yield one row per setting and direction, then one row per pair of PAIRS if both were
-    measured."""
+    """Yield one row per setting and direction, and then one row for each pair in PAIRS whose codes
+    were both measured."""
     dense = {asking: gallery.exact(asking, target) for asking, target in DIRECTIONS}
     hits: Hits = {}
     for setting in settings:

@@ -1,23 +1,24 @@
-"""Measure Table I of the Bag of Concepts paper: Recall@1, 5, 10 of every representation in both
+"""Reproduce Table I of the Bag of Concepts paper: Recall@1, 5, 10 of every representation in both
 directions.
 
     python -m bench.paper.table1 DEV --fit TRAIN
 
-The script searches DEV, and makes codebooks from TRAIN. The rows without context need the concepts
+The script searches DEV, and builds codebooks from TRAIN. The rows without context need the concepts
 of single regions and words, extracted from the same photographs by the encoder
-``tern:FOLDER?alone`` (a part of TRAIN is enough). "No context" describes the codebook: items
-encoded with it keep their context, as in section IV of the paper ("during the clustering phase").
-Items are ranked by exact products of the integer term frequencies, whose rows have unit length
-except for rounding, so the products are cosines.
+``tern:FOLDER?alone`` (a subset of TRAIN is sufficient). "No context" refers to the codebook only.
+Items are encoded with context, as in section IV of the paper ("during the clustering phase"). Items
+are ranked by exact products of the integer term frequencies. The rows have unit length except for
+rounding, so the products are cosines.
 
-The section "Other readings" contains the codes of the global vector in the printed order, quantised
-before components are dropped, and without c-ReLU. In this order scalar quantisation has negative
-numbers, which cannot be term frequencies, so its row is the cosine of the vectors floor(1000 v).
+The section "Other readings" contains the codes of the global vector in the printed order, which
+quantises before components are dropped, and without c-ReLU. Without c-ReLU, scalar quantisation
+produces negative numbers, which cannot be term frequencies, so this row is the cosine of the
+vectors floor(1000 v).
 
-A row contains the six recalls in percent, their sum and its standard error (by picture), and the
-paper's own figures on COCO (5,000 pictures) and Flickr30K (10,000), from other data and another
-TERN. A row with another model under "minus" contains differences on the same queries, and the
-paper's differences.
+A row contains the six recalls in percent, their sum and its standard error over pictures, and the
+paper's figures on COCO (5,000 pictures) and Flickr30K (10,000), which are based on other data and
+another TERN. A row with another model under "minus" contains differences on the same queries, and
+the paper's differences.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ PAPER = {
     "MAX-aggr W-cont.": (26.8, 57.0, 70.4, 35.1, 65.1, 77.9, 10.6, 25.5, 34.1, 14.1, 32.4, 42.3),
     "SUM-aggr W-cont.": (27.2, 57.4, 70.4, 34.9, 65.9, 78.4, 10.7, 25.8, 34.4, 14.6, 33.1, 43.5),
 }
-"""Table I: image retrieval and sentence retrieval on COCO, then on Flickr30K."""
+"""The figures of Table I: image retrieval and sentence retrieval on COCO, then on Flickr30K."""
 DP = "Deep Permutation"
 SQ = "Scalar Quantization"
 PAPER |= {
@@ -138,13 +139,13 @@ COMPARED = (
     ("SUM-aggr No-cont.", "MAX-aggr No-cont."),
     ("SUM-aggr W-cont., 1/(1-D) with its sign", "MAX-aggr W-cont., 1/(1-D) with its sign"),
 )
-"""The pairs to compare. The first of a pair is better according to the paper, if the paper says
-so."""
+"""The pairs to compare. If the paper states which model of a pair is better, the better model comes
+first."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """Table line for one model: the rank (from 0) of each query's first right item, for image and
+    """Table row for one model: the rank (from 0) of each query's first right item, for image and
     for sentence retrieval."""
 
     section: str
@@ -152,8 +153,8 @@ class Line:
     ranks: dict[Modality, NDArray[np.int64]]
 
     def hits(self) -> list[NDArray[np.int8]]:
-        """Return, for each of the six recalls, 1 for each query that finds its right item and 0 for
-        each other query."""
+        """Return an array for each of the six recalls, with 1 for each query that finds a right
+        item and 0 for each other query."""
         return [
             (self.ranks[asking] < k).astype(np.int8)
             for asking in ("text", "image")
@@ -162,29 +163,29 @@ class Line:
 
 
 class Table:
-    """Table lines for the items in one feature file."""
+    """Table rows for the items in one feature file."""
 
     def __init__(self, file: FeatureFile) -> None:
         self.gallery = Gallery(file)
         self.of = self.gallery.of
 
     def dense(self, section: str, model: str) -> Line:
-        """Return the line for global vectors."""
+        """Return the row for global vectors."""
         return self._line(section, model, lambda m, _: self.of[m].vectors)
 
     def code(self, section: str, model: str, codec: SurrogateCodec) -> Line:
-        """Return the line for a fitted codec."""
+        """Return the row for a fitted codec."""
 
         def encode(modality: Modality, side: str) -> NDArray[np.float64]:
             terms: TermMatrix = getattr(codec, f"encode_{side}")(self.of[modality])
-            # float64 does not round sums of products.
+            # Sums of products are exact in float64.
             rows: NDArray[np.float64] = terms.toarray().astype(np.float64)
             return rows
 
         return self._line(section, model, encode)
 
     def signed_floor(self, section: str, model: str, scale: float = 1000) -> Line:
-        """Return the line for floor(scale * v), including negative numbers, by cosine."""
+        """Return the row for floor(scale * v) compared by cosine, including negative numbers."""
         return self._line(
             section,
             model,
@@ -192,7 +193,7 @@ class Table:
         )
 
     def cells(self, line: Line, minus: Line | None = None) -> list[object]:
-        """Return a table row, for a line or for its difference from another line."""
+        """Return the cells of a row, or of its difference from another row."""
         groups = self.gallery.groups
         values = line.hits()
         section = line.section
@@ -227,7 +228,7 @@ class Table:
 
 def paper_cells(model: str, minus: str | None) -> list[object]:
     """Return the paper's figures for a model, or the differences between two models. Cells without
-    figures are empty."""
+    a figure are empty."""
     if model not in PAPER or (minus is not None and minus not in PAPER):
         return [None] * 12
     if minus is None:

@@ -3,16 +3,17 @@
 The paper (III-A) turns all components into frequencies and then keeps "the first z higher values";
 ``scalar`` and ``permutation`` keep first. With d components before c-ReLU:
 
-- ``printed``: scalar is floor(1000 v) of all components, of which the z largest are kept; their
-  cosine is the dot product after a unit norm, which is rounded once more, finely. Permutation ranks
+- ``printed``: scalar computes floor(1000 v) of all components and keeps the z largest. Their cosine
+  is the dot product after scaling to unit length, with a second, finer rounding. Permutation ranks
   all 2d components, and keeps 2d ... 2d - z + 1.
-- ``offset``: ranks z ... 1 of the kept components with z added.
-- ``authors``: scalar as in the package of the authors' group (str-encoders, ``TopKSQ``): the z
-  largest, floor(1000 v), and the dot product, without a second unit norm.
-- ``shifted``: no component is clipped or left out, so items are ordered as by the dense vectors
-  (``ShiftedCReLU``). Several rotations side by side disturb the ranks less.
+- ``offset``: the ranks z ... 1 of the kept components, plus z.
+- ``authors``: scalar as in the package by the authors' group (str-encoders, ``TopKSQ``): floor(1000
+  v) of the z largest components, compared by dot product, without scaling to unit length again.
+- ``shifted``: components are not clipped or dropped, so items have the same order as by dense
+  vectors (``ShiftedCReLU``). Several concatenated rotations distort the ranks less.
 
-All variants are "plain", without centring and rotation, except for the rotations of a shifted code.
+All variants are "plain", that is, without centring and rotation, except for the rotations of a
+shifted code.
 """
 
 from __future__ import annotations
@@ -40,14 +41,15 @@ from boc.errors import BocError
 from boc.types import Embeddings, Modality, Ragged
 
 POLE = 1e-6  # the printed similarity is limited to 1 / POLE
-FINE = 10_000  # scale of values that are already rounded, or that lose no other precision
+FINE = 10_000  # scale for values that are already rounded, or that lose no precision otherwise
 
 
 class ShiftedCReLU(Step):
     """Encode documents as [c + v, c - v], and queries by the plain c-ReLU max([q, -q], 0).
 
-    If c is the largest |v|, no component is clipped, and the dot product is q.v + c |q|_1, whose
-    second part is the same for all documents. The cost is that every document contains every term.
+    If c is the maximum of |v|, components are not clipped, and the dot product is q.v + c |q|_1,
+    where the second summand is the same for all documents. The drawback is that every document
+    contains every term.
     """
 
     learned: ClassVar[tuple[str, ...]] = ("shift_",)
@@ -72,8 +74,8 @@ class ShiftedCReLU(Step):
 
 
 class Rotations(Step):
-    """Multiply by several random rotations side by side, divided by the square root of their
-    number."""
+    """Multiply by several random rotations, concatenate the results, and divide by the square root
+    of the number of rotations."""
 
     learned: ClassVar[tuple[str, ...]] = ("rotation_",)
 
@@ -105,13 +107,14 @@ class OffsetPermutation(DeepPermutation):
 
 
 class PrintedSimilarity(SoftAssignment):
-    """Similarity as printed in the paper, 1 / (1 - D). A negative frequency cannot be stored, so
-    the sign is dropped (the cosine of sums does not change as long as all D > 1), and near the pole
-    the value is limited to 10**6."""
+    """Similarity as printed in the paper, 1 / (1 - D). Negative frequencies cannot be stored, so
+    the sign is dropped, which does not change the cosine of sums as long as all D > 1. Near the
+    pole, the value is limited to 10**6."""
 
     @property
     def _ufunc(self) -> np.ufunc:
-        # For D > 1, 1 / (1 - D) is negative, so the maximum has the smallest magnitude.
+        # For D > 1, 1 / (1 - D) is negative, so the maximum is the value with the smallest
+        # magnitude.
         return np.add if self.aggregate == "sum" else np.minimum
 
     def _similar(self, squared: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -121,7 +124,7 @@ class PrintedSimilarity(SoftAssignment):
 
 
 class WithoutStopwords(HardAssignment):
-    """Hard assignment without the concepts of English stop-words."""
+    """Hard assignment without the concepts of English stop words."""
 
     def read(self, embeddings: Embeddings) -> Ragged:
         concepts = super().read(embeddings)
@@ -129,7 +132,7 @@ class WithoutStopwords(HardAssignment):
             return concepts
         if embeddings.words is None:
             raise BocError(
-                "stop-words cannot be dropped, because the words are unknown; extract the captions "
+                "stop words cannot be dropped, because the words are unknown; extract the captions "
                 "again",
             )
         keep = [carries_content(pieces) for pieces in embeddings.words]
@@ -160,7 +163,8 @@ def authors_scalar(z: int | None = None, query_z: int | None = None) -> Surrogat
 
 
 def shifted_crelu(code: str, rotations: int = 0) -> SurrogateCodec:
-    """Return ``scalar`` or ``permutation`` of all terms, over several rotations side by side."""
+    """Return ``scalar`` or ``permutation`` that keeps all terms, over several concatenated
+    rotations."""
     before = [Rotations(rotations)] if rotations else []
     if code == "permutation":
         return SurrogateCodec([*before, ShiftedCReLU(), TopZ(), DeepPermutation()])

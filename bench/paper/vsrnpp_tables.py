@@ -2,9 +2,9 @@
 
     python -m bench.paper.vsrnpp_tables regions.h5 --train train.ids.txt --test dev.ids.txt --out O
 
-Each line is a training run of the recipe ``photos-vsrn`` or ``photos-vsrnpp``; a stopped run
-continues. A row contains the recall on --test, and the printed numbers for Flickr30K (Table 6: the
-mean of five folds of MS-COCO 1K). "confidence" is the order of the source.
+Each line is a training run of the recipe ``photos-vsrn`` or ``photos-vsrnpp``. An interrupted run
+can be resumed. A row contains the recall on --test, and the paper's figures for Flickr30K (for
+Table 6, the mean over five folds of MS-COCO 1K). "confidence" is the order of the source.
 """
 
 import subprocess
@@ -40,8 +40,8 @@ LINES = """
 6 | confidence reversed | vsrn | region_order=reversed | 62.6 89.7 95.1 75.8 94.9 98.3
 6 | confidence | vsrn | | 62.7 89.6 95.1 76.0 94.7 98.2
 """
-"""The lines: table | line | recipe | settings | printed recalls, image retrieval first. ALONE means
-without word reasoning and Sinkhorn."""
+"""The lines, in the format: table | line | recipe | settings | printed recalls, image retrieval
+first. ALONE stands for settings without word reasoning and Sinkhorn."""
 
 
 @click.command()

@@ -1,1 +1,1 @@
-"""Compare all engines in one table at equal recall."""
+"""Benchmarks that compare engines at equal recall."""

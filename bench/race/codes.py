@@ -1,9 +1,9 @@
 """Race entries for the codes of boc.
 
-The race calls the codes as users do, by ``load_index`` and ``Searcher.search_vectors``, which lead
-from a query vector to hits with content by query encoding, posting lists and re-ranking from
-float16 or 8 bits (``dictionary:2 int8``). For batches, ``Searcher.rank_vectors`` returns arrays of
-ids and scores, as vector libraries do.
+The race uses the codes as users do, through ``load_index`` and ``Searcher.search_vectors``. A
+search encodes a query vector, reads posting lists, re-ranks by float16 or 8-bit vectors
+(``dictionary:2 int8``), and returns hits with content. For batches, ``Searcher.rank_vectors``
+returns arrays of ids and scores, as vector libraries do.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ QUERY_Z = {
 
 
 def code_of(text: str) -> str:
-    """Return the code in ``text``, which may also select 8-bit vectors, as in ``dictionary:2
+    """Return the code in ``text``. The text can also select 8-bit vectors, as in ``dictionary:2
     int8``."""
     return text.removesuffix(INT8)
 
 
 def is_raced(text: str) -> bool:
     """Return whether ``text`` is a code such as ``bits:32``. The race chooses all settings except
-    the number of terms per item."""
+    for the number of terms per item."""
     try:
         code = parse_code(text)
     except BocError:
@@ -57,7 +57,7 @@ def is_raced(text: str) -> bool:
 
 
 class CodeEngine(Engine):
-    """Index with a code. A setting consists of the number of query terms and the number of
+    """Index with a code. A setting is a pair of the number of query terms and the number of
     candidates to re-rank."""
 
     ours = True
@@ -86,7 +86,7 @@ class CodeEngine(Engine):
 
 
 class Ours(CodeEngine, Local):
-    """Code in an index of the embedded engine."""
+    """Index with a code in the embedded engine."""
 
     library = "boc"
 

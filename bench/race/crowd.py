@@ -1,15 +1,17 @@
-"""Compare boc with a server's own HNSW under many clients, alone, beside writers, and with filters.
+"""Compare boc with a server's own HNSW under load from many clients, with and without writers, and
+with filters.
 
     python -m bench.race.crowd elasticsearch-9 composed.h5 composed-queries.h5
         --validation composed-validation.h5 --work FOLDER --count 100000
 
-boc runs `boc index` with all defaults, and searches through ``Searcher.search_vectors``. HNSW
-receives queries in the fastest form that the server reads (hnsw.py), over the same connection, at
-the first setting that reaches a recall on the validation queries. Both take turns of ``--seconds``,
-``--rounds`` times, so that a slower machine slows both. ``server_s`` and ``client_s`` are processor
-seconds per thousand queries. Each second, writers put 200 items and delete 50, visible at once;
-``put`` is the number of items put per second, and ``lost`` is the number of items missing or in
-excess at the end. Rows with filters use the filters of filtered.py and default searches of boc.
+The index of boc is built by `boc index` with all defaults, and searched through
+``Searcher.search_vectors``. HNSW receives queries in the fastest format that the server accepts
+(hnsw.py), over the same connection, with the first setting that reaches a recall on the validation
+queries. The two indexes take turns of ``--seconds``, ``--rounds`` times, so that a slower machine
+slows down both. ``server_s`` and ``client_s`` are processor seconds per thousand queries. Every
+second, writers add 200 items and delete 50 items, and the changes are visible immediately. ``put``
+is the number of items added per second, and ``lost`` is the number of missing or surplus items at
+the end. Rows with filters use the filters of filtered.py and default searches of boc.
 """
 
 from __future__ import annotations
@@ -63,12 +65,12 @@ GRAPH = {"elasticsearch": "hnsw", "opensearch": "fp32"}
 # items per second
 PUT = 200
 DELETED = 50
-SAMPLE = 300  # number of queries that measure recall
+SAMPLE = 300  # number of queries used to measure recall
 
 
 class Crowd(Race):
-    """Both indexes on one server. They contain the rows of ``data``; rows of ``more`` are put
-    later."""
+    """Both indexes on one server. They contain the rows of ``data``, and the writers add rows of
+    ``more``."""
 
     def __init__(self, data: Data, more: Path, server: Server) -> None:
         self.data = data
@@ -141,7 +143,7 @@ class Crowd(Race):
         return ask
 
     def select(self, conditions: Sequence[str]) -> None:
-        """Do nothing, because each query makes its own filter."""
+        """Do nothing, because each query creates its own filter."""
 
     def _rows(self, answer: Any) -> set[int]:
         return (
@@ -151,7 +153,7 @@ class Crowd(Race):
         )
 
     def write(self, index: str) -> None:
-        """Put and delete the items of one second."""
+        """Add and delete the items of one second."""
         live = self.live[index]
         start = self.next_row[index]
         new = range(start, min(start + PUT, len(self.items)))
@@ -192,8 +194,8 @@ class Crowd(Race):
         *,
         writing: bool,
     ) -> tuple[list[float], list[float]]:
-        """Return the response times in milliseconds, the seconds, the processor seconds of server
-        and client, the number of items put, and the number of failures."""
+        """Return the response times in milliseconds, the elapsed seconds, the processor seconds of
+        server and client, the number of items added, and the number of failures."""
         queries = self.data.query_sets[0]
         numbers = count()
         end = time.perf_counter() + seconds
@@ -225,8 +227,8 @@ class Crowd(Race):
         return times, [time.perf_counter() - begun, *used, self.next_row[index] - row, len(failed)]
 
     def setting(self, index: str, recall: float) -> tuple[str, float]:
-        """Return the first setting that reaches a recall on validation queries, or otherwise the
-        last setting, with the measured recall."""
+        """Return the first setting that reaches a recall on the validation queries, or the last
+        setting if all settings miss it, and the measured recall."""
         queries = self.data.query_sets[1][:SAMPLE]
         top = self.data.top[1][:SAMPLE]
         for name, ask in self.asks[index].items():
@@ -242,8 +244,8 @@ class Crowd(Race):
         seconds: float,
         rounds: int,
     ) -> Any:
-        """Yield a row for each recall, number of clients and index, first alone, then beside
-        writers."""
+        """Yield a row for each recall, number of clients and index, first without writers and then
+        with writers."""
         chosen = {
             (index, recall): self.setting(index, recall)
             for index, recall in product(self.asks, recalls)
@@ -283,8 +285,8 @@ class Crowd(Race):
                 ]
 
     def check(self, index: str, ask: Ask) -> tuple[float, float]:
-        """Return the recall of the reported queries, and the share of short lists, over the current
-        items in the index."""
+        """Return the recall of the reported queries, and the fraction of queries with too few hits,
+        for the current items in the index."""
         rows = np.fromiter(self.live[index].values(), np.int64)
         queries = self.data.query_sets[0][:SAMPLE]
         top = [
@@ -294,7 +296,7 @@ class Crowd(Race):
         return self.measure(ask, queries, [ALL] * len(queries), top)[:2]
 
     def lost(self, index: str) -> int:
-        """Return the number of items that are missing from the index or in excess."""
+        """Return the number of missing or surplus items in the index."""
         if index == "boc":
             ids = [item.id for item in self.searcher.index.items()]
         else:
@@ -323,7 +325,7 @@ class Crowd(Race):
     "--count",
     default=100_000,
     show_default=True,
-    help="Number of items to load; writers put the remaining items.",
+    help="Number of items to load; writers add the remaining items.",
 )
 @click.option("--clients", multiple=True, default=(8, 32), show_default=True)
 @click.option("--recall", "recalls", multiple=True, default=(0.95, 0.98), show_default=True)
@@ -340,7 +342,7 @@ class Crowd(Race):
     "most",
     default=200,
     show_default=True,
-    help="Largest number of queries per filter.",
+    help="Maximum number of queries per filter.",
 )
 @click.option("--seconds", default=5.0, show_default=True)
 @click.option("--rounds", default=3, show_default=True)
@@ -358,7 +360,7 @@ def main(
     seconds: float,
     rounds: int,
 ) -> None:
-    """Race on GALLERY and QUERIES on a server of a KIND, started for the race."""
+    """Start a server of a KIND, and compare boc with HNSW on GALLERY and QUERIES."""
     work.mkdir(parents=True, exist_ok=True)
     data = Data(work, first(gallery, work, count), queries, validation, None, 0)
     data.check()

@@ -1,11 +1,12 @@
 """Data of a race: vectors, queries, and exact results.
 
-``synthetic`` draws N unit vectors block by block, each block from its own seed: 3,000 clusters in
-100 groups in a 128-dimensional space whose scales fall as j**-0.4, embedded in ``dim`` dimensions
-by a random matrix, plus slight noise in all dimensions and a mean of 0.3. Each component is
-multiplied by its own scale, the exponential of a normal variable with standard deviation 0.5.
-Queries are items plus noise. At 1M x 1,024 the cosines of a query with the items at ranks 1, 10 and
-100 are about .85, .58 and .52, and the participation ratio is 42.
+``synthetic`` draws N unit vectors block by block, with a separate seed for each block. The vectors
+form 3,000 clusters in 100 groups in a 128-dimensional space whose scales decrease as j**-0.4. They
+are embedded in ``dim`` dimensions by a random matrix, with slight noise in all dimensions and a
+mean of 0.3. Each component is multiplied by its own scale, the exponential of a normal variable
+with standard deviation 0.5. Queries are items plus noise. For 1M x 1,024, the cosines between a
+query and the items at ranks 1, 10 and 100 are about .85, .58 and .52, and the participation ratio
+is 42.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ Matrix = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Data:
-    """Data of a race: feature files of the gallery, of the reported queries, and of the queries
-    that choose settings (``validation``; without it, every other query chooses). ``work`` is the
-    folder for all files made from the data. ``truth`` may contain the rows of the exact top 10 per
-    query, best first, int64 (q, 10); otherwise they are computed.
+    """Data of a race: feature files of the gallery, of the reported queries, and of the queries for
+    choosing settings (``validation``; without it, every other query is used). ``work`` is the
+    folder for all files derived from the data. ``truth`` can contain the rows of the exact top 10
+    per query, best first, int64 (q, 10); otherwise they are computed.
     """
 
     work: Path
@@ -49,7 +50,7 @@ class Data:
     truth: Path | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return only the fields, because another process maps the files itself instead of
+        """Return only the fields, because a child process maps the files itself instead of
         receiving a copy of the vectors."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
@@ -74,8 +75,7 @@ class Data:
 
     @cached_property
     def halves(self) -> NDArray[np.float16]:
-        """Return the vectors as memory-mapped float16, from which engines other than boc
-        re-score."""
+        """Return the vectors as memory-mapped float16, which other engines use for re-ranking."""
         if self.vectors.dtype == np.float16 and self.vectors.flags.aligned:
             return self.vectors
         path = self.work / "vectors.npy"
@@ -99,7 +99,7 @@ class Data:
 
     @cached_property
     def query_sets(self) -> tuple[Matrix, Matrix]:
-        """Return the reported queries, and the queries that choose settings."""
+        """Return the reported queries, and the queries for choosing settings."""
         queries = read(self.queries)
         if self.validation:
             return queries, read(self.validation)
@@ -130,7 +130,7 @@ class Data:
             return {key: row for row, key in enumerate(file.ids(self.modality))}
 
     def check(self) -> None:
-        """Raise UsageError if the work folder belongs to other files, or to another seed or
+        """Raise UsageError if the work folder was created for other files, another seed or another
         vocabulary."""
         note = self.work / "data.json"
         mine = {"terms": self.terms, "seed": self.seed}
@@ -166,8 +166,8 @@ def nearest(
 
 
 def first(gallery: Path, work: Path, count: int) -> Path:
-    """Write the first ``count`` items of a gallery to a new feature file, and return its path.
-    Return the gallery itself if it has no more items."""
+    """Write the first ``count`` items of a gallery to a new feature file, and return its path. If
+    the gallery has at most ``count`` items, return the path of the gallery."""
     with FeatureFile(gallery) as file:
         modality: Modality = "image" if file.count("image") else "text"
         if file.count(modality) <= count:
@@ -190,7 +190,7 @@ def read(path: Path) -> Matrix:
 
 
 class Mixture:
-    """Mixture from which synthetic vectors are drawn, as described above."""
+    """Mixture from which synthetic vectors are drawn, as described in the module docstring."""
 
     groups = 100
     clusters = 30
@@ -233,15 +233,15 @@ def noise(rng: np.random.Generator, shape: tuple[int, ...], length: float) -> Ma
 
 
 def synthetic(work: Path, count: int, dim: int, queries: int, seed: int) -> tuple[Path, Path, Path]:
-    """Write feature files of ``count`` items and of two sets of ``queries``, one to report and one
-    to choose settings.
+    """Write feature files of ``count`` items and of two sets of ``queries``, a reported set and a
+        set for choosing settings.
 
-    Existing files are not drawn again. Raises UsageError if their contents differ, or if the items
-    are fewer than the queries.
+    Existing files are kept. Raises UsageError if the existing files contain other data, or if there
+    are fewer items than queries.
     """
     if count < 2 * queries:
         raise click.UsageError(
-            f"{2 * queries} queries are drawn from {count} items; set more items, or fewer "
+            f"{2 * queries} queries cannot be drawn from {count} items; set more items, or fewer "
             "--queries",
         )
     gallery = work / "gallery.h5"

@@ -1,7 +1,6 @@
-"""Base of the engines in the race: building, opening and querying an index, with their cost.
+"""Base classes of the engines in the race, to build, open and query an index and measure the cost.
 
-``once`` builds an index in a separate process, in its own folder. An existing index is not built
-again.
+``once`` builds an index in a separate process, in its own folder. An existing index is not rebuilt.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ Setting = tuple[int, ...]
 
 
 class UnavailableError(Exception):
-    """An index is unavailable; the text gives the reason."""
+    """An index is unavailable. The message contains the reason."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Cost of an index: seconds to ``fit`` its code, to ``encode`` all items, and to ``build`` the
-    rest; processor seconds of all three; the peak memory, in bytes, of the process that fits and
-    builds (``peak``); and bytes on disk by part."""
+    """Cost of an index: the seconds to ``fit`` the code, to ``encode`` all items, and to ``build``
+    the rest; the processor seconds of all three phases; the peak memory in bytes of the process
+    that fits and builds (``peak``); and the bytes on disk by part."""
 
     fit: float
     encode: float
@@ -50,18 +49,18 @@ class Facts:
 
 
 class Engine(ABC):
-    """Open index. ``ask`` is timed; afterwards ``rows`` converts its result to row numbers."""
+    """Open index. ``ask`` is timed. Afterwards, ``rows`` converts the result to row numbers."""
 
-    library: str  # library that searches
-    kind = ""  # kind of index in its library; "" if the code determines it
-    knobs: tuple[str, ...] = ()  # names of the numbers in a setting
-    ours = False  # whether boc searches a code of boc
+    library: str  # name of the search library
+    kind = ""  # kind of index in the library; "" if the code determines the kind
+    knobs: tuple[str, ...] = ()  # names of the values in a setting
+    ours = False  # whether the index uses a code of boc
     grid: Sequence[Setting]
     took: float | None = None  # milliseconds reported by a server for its last response
 
     @abstractmethod
     def choose(self, setting: Setting) -> None:
-        """Set the ``setting``, one of ``grid``, for all later queries."""
+        """Use ``setting``, an element of ``grid``, for all following queries."""
 
     @abstractmethod
     def ask(self, query: Matrix) -> Any:
@@ -74,7 +73,8 @@ class Engine(ABC):
             return list(pool.map(self.ask, queries[:, None]))
 
     def vectors_read(self, setting: Setting) -> int | None:
-        """Return the largest number of stored vectors compared with a query, or None if unknown."""
+        """Return the maximum number of stored vectors that are compared with a query, or None if it
+        is unknown."""
         return None
 
     def rows(self, answer: Any) -> Sequence[int]:
@@ -85,11 +85,11 @@ class Engine(ABC):
 class Local(Engine):
     """Index in its own folder."""
 
-    inside = 0  # bytes per component of the vectors in its files
+    inside = 0  # bytes per component of the vectors in the index's files
     beside = 0  # bytes per component of vectors in other files
 
     def close(self) -> None:
-        """Close the index, and release its memory."""
+        """Close the index and release its memory."""
         vars(self).clear()
 
     @classmethod
@@ -99,12 +99,12 @@ class Local(Engine):
 
     @abstractmethod
     def __init__(self, data: Data, folder: Path, code: str) -> None:
-        """Open the index made by ``build`` in ``folder``."""
+        """Open the index that ``build`` created in ``folder``."""
 
     @classmethod
     def sizes(cls, data: Data, folder: Path, code: str) -> dict[str, int]:
-        """Return the bytes on disk of its ``index``, of ``vectors``, of the arrays of the
-        ``codec``, and of the ``rest``."""
+        """Return the bytes on disk of the ``index``, the ``vectors``, the arrays of the ``codec``,
+        and the ``rest``."""
         count, dim = data.shape
         files = sum(
             path.stat().st_size
@@ -128,8 +128,8 @@ def once(
     task: Callable[..., None],
     *arguments: Any,
 ) -> dict[str, float]:
-    """Fill ``folder`` by ``task``, unless an earlier run did. Return the task's ``seconds``,
-    processor seconds (``cpu``) and peak memory in bytes (``peak``)."""
+    """Run ``task`` to fill ``folder``, unless an earlier run has filled it. Return the task's
+    ``seconds``, processor seconds (``cpu``) and peak memory in bytes (``peak``)."""
     note = folder / NOTE
     if not note.exists():
         log(f"{folder.name}: building")
@@ -156,32 +156,32 @@ def measure(threads: int, task: Callable[..., None], *arguments: Any) -> dict[st
 
 
 def child(task: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result of ``task`` in a fresh process. Raises BrokenProcessPool if the process was
-    killed."""
+    """Run ``task`` in a fresh process and return the result. Raises BrokenProcessPool if the
+    process was killed."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         return pool.submit(task, *arguments).result()
 
 
 def use_threads(count: int) -> None:
-    """Restrict all threads of this process to ``count`` processors, and libraries to the same
-    number of threads."""
+    """Restrict all threads of this process to ``count`` processors, and libraries to ``count``
+    threads."""
     import faiss
     from threadpoolctl import threadpool_limits
 
     allowed = sorted(PROCESSORS)[:count]
     for thread in Path("/proc/self/task").iterdir():
-        with suppress(ProcessLookupError):  # the thread has ended
+        with suppress(ProcessLookupError):  # the thread has already ended
             os.sched_setaffinity(int(thread.name), allowed)
     faiss.omp_set_num_threads(count)
     threadpool_limits(count)
 
 
 def status(key: str) -> int:
-    """Return the bytes under a key of /proc/self/status."""
+    """Return the value of a key in /proc/self/status, in bytes."""
     return status_of(os.getpid(), key)
 
 
 def status_of(process: int, key: str) -> int:
-    """Return the bytes under a key of the status of another process."""
+    """Return the value of a key in the status of another process, in bytes."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(key))

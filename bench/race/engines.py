@@ -1,7 +1,7 @@
 """Engines in the race that run in one process, by name.
 
-Names are for example ``boc bits:32``, ``boc bits:32 int8``, ``hnsw32``. Each index is built once,
-in its own folder.
+Examples of names are ``boc bits:32``, ``boc bits:32 int8`` and ``hnsw32``. Each index is built
+once, in its own folder.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bench.race.engine import (
 from bench.race.vectors import Flat, Hnsw, Ivf, IvfPq, Scann, Symphony, Usearch
 from boc.codecs import parse_code
 
-QUERIES = 100  # number of queries before memory is measured
+QUERIES = 100  # number of queries run before memory is measured
 CODES = ("bits:32", "dictionary:2")
 ENGINES: dict[str, type[Local]] = {
     "boc": Ours,
@@ -45,12 +45,12 @@ ENGINES: dict[str, type[Local]] = {
 
 
 def all_names() -> list[str]:
-    """Return the default names of indexes in a race."""
+    """Return the names of the indexes that a race includes by default."""
     return [f"boc {code}" for code in CODES] + [name for name in ENGINES if name != "boc"]
 
 
 def check_name(name: str) -> None:
-    """Raise UsageError unless ``name`` names an index."""
+    """Raise UsageError if ``name`` is not the name of an index."""
     engine, _, code = name.partition(" ")
     if engine not in ENGINES or (not is_raced(code_of(code)) if engine == "boc" else bool(code)):
         others = "other terms and scalar:64 too, with int8 behind it"
@@ -78,7 +78,7 @@ def build(data: Data, name: str, threads: int) -> Facts:
 
 
 def memory(data: Data, name: str, setting: Setting) -> tuple[int, int]:
-    """Return the bytes that opening and querying an index add to a fresh process, as own bytes and
+    """Return the memory that a fresh process uses to open and query an index, as private bytes and
     touched mapped bytes."""
     added: tuple[int, int] = child(_resident, data, name, setting)
     return added
@@ -89,10 +89,10 @@ def _resident(data: Data, name: str, setting: Setting) -> tuple[int, int]:
     for module in ("faiss", "indexing.embedded.engine", "usearch.index", "scann", "rabitqlib"):
         with suppress(ImportError):
             import_module(module)
-    # Queries and modality are read before memory is measured, so that they are not counted.
+    # Read the queries and the modality first, so that they are not counted.
     queries = np.ascontiguousarray(data.query_sets[1][:QUERIES])
     _ = data.modality
-    _give_back()  # otherwise the index would reuse freed memory, which would not be counted
+    _give_back()  # otherwise the index would reuse freed memory without being charged for it
     before = status("RssAnon"), status("RssFile")
     engine = open_engine(data, name)
     engine.choose(setting)
@@ -103,7 +103,7 @@ def _resident(data: Data, name: str, setting: Setting) -> tuple[int, int]:
 
 
 def _give_back() -> None:
-    """Return freed memory to the system."""
+    """Return freed memory to the operating system."""
     gc.collect()
-    with suppress(AttributeError):  # the C library is not GNU's
+    with suppress(AttributeError):  # the C library is not the GNU C library
         ctypes.CDLL(None).malloc_trim(0)

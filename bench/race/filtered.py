@@ -1,15 +1,15 @@
-"""Compare default filtered search with faiss selectors by recall, short lists and latency.
+"""Compare boc's default filtered search with faiss selectors by recall, missing hits and latency.
 
     python -m bench.race.filtered composed.h5 composed-queries.h5 --validation
     composed-validation.h5 --work FOLDER
 
-A filter passes a random share of the items, or one cluster, which is the nearest to the query by
-centroid score, the middle one, or the farthest. boc runs `boc index` and a search with the filter
-and no other option. For each rival, a row shows the fastest setting that reached ``--recall`` on
-the validation queries, or came nearest to it; its selectors are made beforehand at no cost. ``few``
-is the share of queries with fewer hits than possible, at most ten; ``passed`` is the mean share of
-items that pass. Milliseconds are medians over rounds, with minimum and maximum round, on one
-thread.
+A filter passes a random fraction of the items, or a single cluster: the nearest cluster to the
+query by centroid score, the middle cluster, or the farthest. For boc, the index is built by `boc
+index`, and the search has the filter and no other option. For each rival, a row shows the fastest
+setting that reached ``--recall`` on the validation queries, or came closest to it. The selectors
+are built in advance, and their cost is not counted. ``few`` is the fraction of queries with fewer
+hits than possible (at most ten), and ``passed`` is the mean fraction of items that pass.
+Milliseconds are medians over rounds, with the minimum and maximum round, on one thread.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ COLUMNS = (
     "p50_least",
     "p50_most",
 )
-faiss: Any = import_module("faiss")  # the types of faiss lack search parameters
+faiss: Any = import_module("faiss")  # the type stubs of faiss lack search parameters
 NAME = "filtered"
 SHARES = (0.0005, 0.001, 0.01, 0.1, 0.5)
 MEMBERS = 2_000  # approximate size of a cluster
@@ -66,7 +66,7 @@ Ask = Callable[[Matrix, str], Any]
 
 @dataclass(frozen=True)
 class Filters:
-    """Metadata for filters, ``draw`` (n,) and ``cluster`` (n,) of the items, and the cluster
+    """Metadata for filters: ``draw`` (n,) and ``cluster`` (n,) of the items, and the cluster
     centroids."""
 
     draw: NDArray[np.int64]
@@ -115,7 +115,7 @@ class Filters:
             yield f"cluster {name}", [f"cluster={number}" for number in chosen.tolist()]
 
     def rows(self, condition: str) -> NDArray[np.int64]:
-        """Return the rows that pass."""
+        """Return the rows that pass the condition."""
         if condition == ALL:
             return np.arange(len(self.draw))
         if condition.startswith("draw"):
@@ -129,7 +129,7 @@ def exact(
     conditions: Sequence[str],
     filters: Filters,
 ) -> list[set[int]]:
-    """Return the rows of the best items that pass, at most ten."""
+    """Return the rows of at most ten best items that pass the filter."""
     best: list[set[int]] = [set()] * len(queries)
     for condition in set(conditions):
         asking = [i for i, other in enumerate(conditions) if other == condition]
@@ -187,7 +187,7 @@ class Race:
         return ask
 
     def select(self, conditions: Sequence[str]) -> None:
-        """Make the selectors for these conditions."""
+        """Build the selectors for these conditions."""
         for condition in {*conditions} - {*self.selectors, ALL}:
             mask = np.zeros(self.data.shape[0], bool)
             mask[self.filters.rows(condition)] = True
@@ -200,7 +200,8 @@ class Race:
         conditions: Sequence[str],
         top: Sequence[set[int]],
     ) -> tuple[float, float, float]:
-        """Return the recall, the share of short lists, and the median milliseconds."""
+        """Return the recall, the fraction of queries with too few hits, and the median
+        milliseconds."""
         times = np.empty(len(queries))
         shares = []
         few = 0
@@ -303,7 +304,7 @@ def _build(data: Data, folder: Path, filters: Filters) -> None:
     "most",
     default=200,
     show_default=True,
-    help="Largest number of reported queries, and of validation queries.",
+    help="Maximum number of reported queries, and of validation queries.",
 )
 @click.option(
     "--recall",
@@ -316,7 +317,7 @@ def _build(data: Data, folder: Path, filters: Filters) -> None:
     "--threads",
     default=2,
     show_default=True,
-    help="Number of processors that build indexes.",
+    help="Number of processors used to build indexes.",
 )
 def main(
     gallery: Path,
@@ -329,7 +330,7 @@ def main(
     rounds: int,
     threads: int,
 ) -> None:
-    """Race with filters on GALLERY and QUERIES."""
+    """Compare filtered searches on GALLERY and QUERIES."""
     work.mkdir(parents=True, exist_ok=True)
     data = Data(work, gallery, queries, validation, None, 0)
     data.check()

@@ -37,7 +37,7 @@ def hnsw_index(engine: str, kind: str, dim: int) -> Json:
     }
     mapping: Json = {"dynamic": False, "properties": properties}
     if engine == "opensearch":
-        settings["knn"] = True  # this setting keeps vectors out of _source
+        settings["knn"] = True  # this setting excludes vectors from _source
     else:
         mapping["_source"] = {"excludes": ["words", "vector"]}
     return {"settings": settings, "mappings": mapping}
@@ -60,8 +60,8 @@ def hnsw_field(engine: str, kind: str, dim: int) -> Json:
 
 
 def hnsw_query(engine: str, vector: Any, ef: int) -> Json:
-    """Return the query for the K nearest of ``ef`` candidates. In Elasticsearch, the section
-    ``knn`` would be a separate phase before the query, which takes longer."""
+    """Return the query for the K nearest of ``ef`` candidates. In Elasticsearch, the top-level
+    section ``knn`` would run as a separate phase before the query, which is slower."""
     if engine == "elasticsearch":
         return {
             "query": {
@@ -83,7 +83,7 @@ def hnsw_document(item: Item, vector: Any, **fields: int) -> bytes:
 
 
 def settle(transport: Transport, name: str) -> None:
-    """Merge a loaded index into one segment, and wait for the end of the merge."""
+    """Merge a loaded index into one segment, and wait until the merge has finished."""
     for step in ("_refresh", "_forcemerge?max_num_segments=1", "_refresh", "_flush"):
         transport.request("POST", f"/{name}/{step}", timeout=3600)
 
@@ -94,14 +94,14 @@ def scale_of(data: Data) -> float:
 
 
 def quantise(vectors: NDArray[np.float32], scale: float) -> NDArray[np.int8]:
-    """Return vectors as integers up to 127."""
+    """Return vectors as integers with an absolute value of at most 127."""
     rounded = np.rint(vectors * scale)
     whole: NDArray[np.int8] = np.clip(rounded, -127, 127).astype(np.int8)
     return whole
 
 
 def list_form(vector: NDArray[Any]) -> Any:
-    """Return a vector as numbers for JSON."""
+    """Return a vector as a list of numbers for JSON."""
     return vector
 
 

@@ -1,4 +1,4 @@
-"""Compare all engines at equal recall by latency, throughput, loading, bytes and memory.
+"""Compare all engines at equal recall by latency, throughput, load time, disk space and memory.
 
     python -m bench.race.race captions.h5 captions-queries.h5
         --validation captions-validation.h5 --work m30k
@@ -7,36 +7,38 @@
     python -m bench.race.race glove-100-angular.hdf5 --work glove
     python -m bench.race.race --synthetic 1000000 --work million
 
-GALLERY and QUERIES are feature files of embeddings, or GALLERY is a file in the layout of
-ann-benchmarks, whose neighbours are then the truth (data_vectors.py); ``--synthetic N`` draws N
-unit vectors instead (data.py). Without ``--server`` the indexes are the indexes of one process
-(engines.py), built once into folders of ``--work``. With it they are the indexes of a search server
-(servers.py), started for the race or running at an address: codes of boc beside the server's own
-HNSW, over the first ``--limit`` items, loaded one after the other. ``--index`` names indexes of
-either side.
+GALLERY and QUERIES are feature files of embeddings, or GALLERY is a file in the format of
+ann-benchmarks, which also contains the true neighbours (bench/datasets/vectors.py). ``--synthetic
+N`` draws N unit vectors instead (data.py). Without ``--server``, all indexes run in one process
+(engines.py), and are built once, in folders below ``--work``. With ``--server``, the indexes are on
+a search server (servers.py), which is started for the race or is running at the given address.
+Codes of boc are then compared with the server's own HNSW on the first ``--limit`` items, and the
+indexes are loaded one after the other. ``--index`` selects indexes in both cases.
 
-Settings are chosen on the validation queries (without such a file, on every other query), and the
-other queries are reported; timing.py says how. Queries per second and memory are measured for the
-compared settings.
+Settings are chosen on the validation queries or, without a file of validation queries, on every
+other query. Results are reported on the remaining queries (see timing.py). Queries per second and
+memory are measured for the compared settings.
 
-Columns: ``ours`` is 1 for codes of boc, searched by boc; ``at`` are the recalls (.90, .95, .98,
-.99) at which this setting is the fastest of its index on validation. ``recall`` is of the exact top
-10, on queries that chose nothing. Milliseconds are medians over rounds, with minimum and maximum
-round; ``took_ms`` is the time that a server reports for its part. ``vectors_read`` is the largest
-number of stored vectors that a query is compared with, after cells or posting lists. ``fit_s``
-learns the code, ``encode_s`` encodes all items, ``build_s`` is the rest of loading, including
-merging (in a folder boc encodes while it loads, and ``build_s`` is the whole time; a server has
-loaded a code and a graph before); ``cpu_s`` are processor seconds of all three, including the
-server; ``build_peak_mb`` is the largest memory meanwhile. ``disk_mb`` is the sum of ``index_mb``
-(posting lists, graph, cells), ``vectors_mb``, ``codec_mb`` (learned arrays) and ``rest_mb`` (ids,
-sentences, words, which libraries do not keep). ``anon_mb`` is memory of its own and ``file_mb``
-mapped pages that were touched, after 100 queries in a separate process; for a server, the memory
-that it maps while no other index is open, beside a heap that all its indexes share.
+Columns: ``ours`` is 1 for codes of boc that are searched by boc. ``at`` lists the recalls (.90,
+.95, .98, .99) at which this setting is the fastest setting of its index on the validation queries.
+``recall`` is the recall of the exact top 10, on queries that were not used to choose settings.
+Milliseconds are medians over rounds, with the minimum and maximum round. ``took_ms`` is the time
+that a server reports for its own work. ``vectors_read`` is the maximum number of stored vectors
+that a query is compared with, after cells or posting lists. ``fit_s`` is the time to learn the
+code, ``encode_s`` the time to encode all items, and ``build_s`` the remaining time to load the
+index, including merging. In a folder, boc encodes while it loads, so ``build_s`` is the total time.
+Before the measured loads, a server loads a code and a graph as a warm-up. ``cpu_s`` is the number
+of processor seconds of all three phases, including the server, and ``build_peak_mb`` is the peak
+memory. ``disk_mb`` is the sum of ``index_mb`` (posting lists, graph, cells), ``vectors_mb``,
+``codec_mb`` (learned arrays) and ``rest_mb`` (ids, sentences and words, which libraries do not
+store). ``anon_mb`` is the private memory and ``file_mb`` the size of the touched mapped pages,
+after 100 queries in a separate process. For a server, they refer to the memory that the server maps
+while no other index is open, without the heap, which all indexes share.
 
-``million_*`` is the cost of a million items on paper: GB on disk, GB of memory so that no search
-waits for the disk (own and mapped; of a server without its heap), core hours to fit, encode and
-load. All costs are in proportion to the items, including arrays that do not grow with the items,
-such as the arrays of a code. Multiply by your own prices.
+``million_*`` is the estimated cost of a million items: GB on disk; GB of memory needed so that
+searches never wait for the disk (private and mapped; for a server, without the heap); core hours to
+fit, encode and load. All costs are scaled in proportion to the number of items, including arrays of
+fixed size, such as the arrays of a code. Multiply by your own prices.
 
 ``*_rounds`` are the values of each round, from which ratios.py compares settings at equal recall.
 """
@@ -124,15 +126,16 @@ Memory = tuple[int | None, int | None]
 
 
 class Place(Protocol):
-    """Place that stores indexes: this process, or a server."""
+    """Place where indexes are stored: this process, or a server."""
 
     def build(self, data: Data, name: str, threads: int) -> Facts:
-        """Build an index, unless it exists. Raises UnavailableError if it is unavailable."""
+        """Build an index, unless it already exists. Raises UnavailableError if it is
+        unavailable."""
 
     def open_engine(self, data: Data, name: str) -> Engine: ...
 
     def memory(self, data: Data, name: str, setting: Setting) -> Memory:
-        """Return the own bytes and mapped bytes of an index at a setting."""
+        """Return the private bytes and mapped bytes of an index at a setting."""
 
 
 def row(
@@ -248,8 +251,8 @@ def make_data(
     seed: int,
     limit: int | None,
 ) -> Data:
-    """Return the data with the first ``limit`` items of the gallery, made on first use. Raises
-    UsageError without a gallery, or if the folder contains other data."""
+    """Return the data with the first ``limit`` items of the gallery, which is created on first use.
+    Raises UsageError without a gallery, or if the folder contains other data."""
     work.mkdir(parents=True, exist_ok=True)
     truth = None
     if count is not None:
@@ -261,7 +264,7 @@ def make_data(
         truth = files.truth
     if gallery is None or queries is None:
         raise click.UsageError(
-            "give GALLERY and QUERIES, a file of ann-benchmarks, or --synthetic N",
+            "pass GALLERY and QUERIES, a file of ann-benchmarks, or --synthetic N",
         )
     cut = gallery if limit is None else first(gallery, work, limit)
     data = Data(
@@ -285,7 +288,7 @@ def make_data(
     "--synthetic",
     "count",
     type=int,
-    help="Number of items of random data, in place of GALLERY and QUERIES.",
+    help="Number of synthetic items to use instead of GALLERY and QUERIES.",
 )
 @click.option(
     "--dim",
@@ -309,7 +312,7 @@ def make_data(
 @click.option(
     "--terms",
     type=int,
-    help="Size of the dictionary [default: by the size of the gallery].",
+    help="Size of the dictionary [default: depends on the size of the gallery].",
 )
 @click.option(
     "--threads",
@@ -335,7 +338,7 @@ def make_data(
     "--heap",
     default="2g",
     show_default=True,
-    help="Java heap of a started server.",
+    help="Java heap size of a server that is started for the race.",
 )
 @click.option(
     "--limit",
@@ -345,7 +348,7 @@ def make_data(
 @click.option(
     "--prepare",
     is_flag=True,
-    help="Draw data, compute exact results and build indexes, without measuring.",
+    help="Draw data, compute exact results and build indexes, but do not measure.",
 )
 def main(
     work: Path,
@@ -358,7 +361,7 @@ def main(
     prepare: bool,
     **sources: Any,
 ) -> None:
-    """Race on GALLERY and QUERIES."""
+    """Compare engines on GALLERY and QUERIES."""
     use_threads(threads)
     data = make_data(work=work, limit=limit or (ON_SERVER if servers else None), **sources)
     with ExitStack() as stack:
@@ -381,7 +384,7 @@ def main(
             "heap": heap if servers else None,
         }
         with Writer(sys.stdout, __file__, settings, HEAD, seed=data.seed, extras=LIBRARIES) as out:
-            _ = data.top, data.halves  # computed before child processes need them
+            _ = data.top, data.halves  # computed in advance, because child processes need them
             facts = build_all(data, places, threads)
             if not prepare:
                 race(data, places, facts, rounds, out)
@@ -396,7 +399,7 @@ def chosen_places(
 ) -> dict[str, Place]:
     """Return the indexes in the race, each with its place. Servers are started here and stopped
     with ``stack``."""
-    use_threads(len(PROCESSORS))  # servers inherit the processors
+    use_threads(len(PROCESSORS))  # servers inherit the restriction to these processors
     running = {
         server.label: server
         for server in (stack.enter_context(connect(s, work, heap)) for s in servers)

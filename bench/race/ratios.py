@@ -3,13 +3,14 @@
     python -m bench.race.ratios race.csv race-elasticsearch.csv > race-ratios.csv
 
 Only indexes of the same race are compared, because their rounds ran on the same machine. At each
-recall both sides have the setting that reached it fastest on the validation queries (``at`` of
-race.py). A ratio is the value of boc over the value of the other index: below 1 boc is faster,
-smaller, sooner; for queries per second, above 1. For times and rates a row has the median over
-rounds with minimum and maximum, and a verdict: ``ours`` or ``theirs`` if all rounds agree, else
-``even``. ``build`` includes the encoding of all items, ``with_fit`` also the learning of the code.
-``without_vectors`` is the share of bytes without re-ranking and without the vectors of boc; indexes
-that search by vectors cannot drop vectors. A cell is empty if one side has no value.
+recall, each index is represented by the setting that reached the recall fastest on the validation
+queries (``at`` in race.py). A ratio is the value of boc divided by the value of the other index.
+Below 1, boc is faster, smaller or builds faster; for queries per second, boc is better above 1. For
+times and rates, a row contains the median over rounds with minimum and maximum, and a verdict:
+``ours`` or ``theirs`` if all rounds agree, and ``even`` otherwise. ``build`` includes encoding all
+items, and ``with_fit`` also includes learning the code. ``without_vectors`` is the ratio of bytes
+when boc does not re-rank and stores no vectors; indexes that search by vectors cannot omit the
+vectors. A cell is empty if one of the two values is missing.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def quotient(ours: float, theirs: float) -> str:
 
 def compare_rounds(one: Cells, other: Cells, name: str, better: int) -> list[str]:
     """Return the median, minimum and maximum ratio over rounds, and the verdict. ``better`` is 1 if
-    more is better."""
+    higher values are better."""
     if not one[name] or not other[name]:
         return [""] * 4
     ratios = values(one[name]) / values(other[name])
@@ -149,7 +150,7 @@ def main(races: tuple[Path, ...]) -> None:
             rows = read(path)
             if "p50_rounds" not in rows.columns or not rows.is_complete:
                 raise click.UsageError(
-                    f"{path}: not all rows of a race; give the complete output of race.py",
+                    f"{path}: incomplete rows of a race; pass the complete output of race.py",
                 )
             for recall, one, other in pairs(rows.table):
                 out.write(rows.name, *compare(recall, one, other))

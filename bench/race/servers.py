@@ -1,17 +1,18 @@
-"""Indexes of a search server in the race: codes of boc, and the server's own HNSW types over the
-same documents.
+"""Indexes on a search server in the race: codes of boc, and the server's own HNSW types on the same
+documents.
 
-Names are for example ``elasticsearch-9 dictionary:8``, ``elasticsearch-9 int8_hnsw``. The loader of
-boc loads each index with two requests in flight, and merges it into one segment; codes are fitted,
-and items encoded, before the clock starts. Codes answer through ``Searcher.search_vectors``, and
-their time includes the encoding of the query. All indexes return ten items with their content, over
-the connection of boc: codes from doc values, HNSW from ``_source``, as programs read documents.
-HNSW gets vectors and queries in the fastest form that the server reads (hnsw.py). Vectors to
-re-score are float16; HNSW keeps the vectors of its type. A graph counts as ``rest`` if the server
-does not distinguish its files. ``R=1000000`` means every item that shares a term with the query.
+Examples of names are ``elasticsearch-9 dictionary:8`` and ``elasticsearch-9 int8_hnsw``. Each index
+is loaded by the loader of boc with two requests in flight, and merged into one segment. Codes are
+fitted and items are encoded before the timing of the load starts. Codes are searched through
+``Searcher.search_vectors``, and their time includes the encoding of the query. All indexes return
+ten items with their content, over the connection of boc. Codes read the content from doc values,
+and HNSW reads it from ``_source``, as programs usually do. HNSW receives vectors and queries in the
+fastest format that the server accepts (hnsw.py). Vectors for re-ranking are float16; HNSW stores
+vectors in the format of its type. A graph counts as ``rest`` if the server does not store it in
+separate files. ``R=1000000`` selects every item that shares a term with the query.
 
-A server is a kind of tests/servers, started on the machine and stopped at the end, or the address
-of a running server, from which the indexes ``boc-bench-*`` are removed at the end.
+A server is either a kind of tests/servers, which is started on this machine and stopped at the end,
+or the address of a running server, from which the indexes ``boc-bench-*`` are removed at the end.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ from indexing.server.requests import ITEM
 from indexing.server.transport import Json, RefusedError, Transport
 
 ROOT = Path(__file__).resolve().parents[2]
-QUERIES = 100  # number of queries before memory is measured
+QUERIES = 100  # number of queries run before memory is measured
 ALL = 1_000_000  # number of candidates that selects every item that shares a term with the query
 CODES = ("dictionary:8", "bits:48", "scalar:48")
 GRIDS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
@@ -69,7 +70,7 @@ GRIDS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "scalar": ((32, 64), (100, 300, 500)),
     "bits": ((32, 64), (100, 300, 500)),
 }
-"""The terms of a query, and the number of candidates."""
+"""Number of query terms, and number of candidates."""
 SCHEMES = {"elasticsearch": "elastic", "opensearch": "opensearch"}
 
 
@@ -167,18 +168,19 @@ class ServerGraph(ServerEngine):
 
 @dataclass
 class Server:
-    """Server at the address ``at``. The names of its indexes begin with ``label``."""
+    """Server at the address ``at``. The names of the indexes begin with ``label``."""
 
     label: str
     at: str
-    made: list[str] = field(default_factory=list)  # names of created indexes
+    made: list[str] = field(default_factory=list)  # names of the created indexes
 
     def __post_init__(self) -> None:
         mark = "&" if "?" in self.at else "?"
         backend = plugins.backend(f"{self.at}{mark}replicas=0&request_timeout=600")
         if not isinstance(backend, ServerBackend):
             raise click.UsageError(
-                f"{self.at} is not a server; write elastic+http://HOST:PORT or opensearch+...",
+                f"{self.at} is not the address of a server; write elastic+http://HOST:PORT or "
+                "opensearch+...",
             )
         about = backend.about()
         self.version: str = f"{about['engine']} {about['version']}"
@@ -187,11 +189,11 @@ class Server:
         self.backend.transport = cast("Transport", self.timed)
 
     def all_names(self) -> list[str]:
-        """Return the default names of indexes in the race."""
+        """Return the names of the indexes that a race includes by default."""
         return [f"{self.label} {what}" for what in (*CODES, *HNSW[self.timed.engine])]
 
     def check_name(self, name: str) -> None:
-        """Raise UsageError unless ``name`` names an index."""
+        """Raise UsageError if ``name`` is not the name of an index."""
         what = name.partition(" ")[2]
         if not is_raced(what) and what not in HNSW[self.timed.engine]:
             raise click.UsageError(f"no index {name!r}; known: {', '.join(self.all_names())}")
@@ -205,8 +207,8 @@ class Server:
         return ServerCode(self, data, what) if ":" in what else ServerGraph(self, data, what)
 
     def build(self, data: Data, name: str, threads: int) -> Facts:
-        """Load an index, and return its cost. Raises UnavailableError if the server does not
-        support its type."""
+        """Load an index and return its cost. Raises UnavailableError if the server does not support
+        its type."""
         what = name.partition(" ")[2]
         if ":" not in what:
             self._make_graph(data, what)
@@ -218,8 +220,8 @@ class Server:
         return facts
 
     def warm_up(self, data: Data, names: Sequence[str], threads: int) -> None:
-        """Load the first code and the first graph in ``names``, and remove them. A server compiles
-        code during its first loads, and this time should not count for any index."""
+        """Load and remove the first code and the first graph in ``names`` as a warm-up. A server
+        compiles code during its first loads, and this time should not be charged to an index."""
         for name in {":" in name: name for name in reversed(names)}.values():
             with suppress(UnavailableError):
                 self.build(data, name, threads)
@@ -261,8 +263,8 @@ class Server:
         return Facts(fitting["seconds"], encode, seconds, fitting["cpu"] + cpu, None, disk)
 
     def _load_graph(self, data: Data, what: str) -> Facts:
-        """Load the same documents with an indexed vector in place of terms, in the fastest form
-        that the server reads."""
+        """Load the same documents with an indexed vector instead of terms, in the fastest format
+        that the server accepts."""
         name = self.name_of(what)
         with FeatureFile(data.gallery) as file:
             items = file.items(data.modality)
@@ -323,7 +325,7 @@ class Server:
         return int(primaries["store"]["size_in_bytes"]), graph
 
     def _reads_base64(self, name: str, data: Data) -> bool:
-        """Return whether the server reads a vector as text, which loads several times faster than
+        """Return whether the server accepts vectors as text, which load several times faster than
         numbers."""
         vector = data.vectors[0].astype(np.float32)
         try:
@@ -334,14 +336,14 @@ class Server:
         return True
 
     def cpu_seconds(self) -> float:
-        """Return the processor seconds used by the nodes since their start."""
+        """Return the processor seconds used by the nodes since they started."""
         nodes = self.timed.request("GET", "/_nodes/stats/process")["nodes"].values()
         return sum(float(node["process"]["cpu"]["total_in_millis"]) for node in nodes) / 1000
 
     def memory(self, data: Data, name: str, setting: Setting) -> tuple[int | None, int | None]:
-        """Return None for own bytes, since all indexes share the heap, and the additional bytes
-        that the server maps when it opens only this index and runs some queries. Return None for
-        both if the server is on another machine."""
+        """Return None for the private bytes, because all indexes share the heap, and the additional
+        bytes that the server maps when it opens only this index and runs some queries. Return None
+        for both if the server is on another machine."""
         what = name.partition(" ")[2]
         if not self.at.partition("://")[2].startswith(("127.0.0.1", "localhost")):
             return None, None

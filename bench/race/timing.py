@@ -1,12 +1,13 @@
-"""Time the race: choose settings on some queries, and then run them in turns on other queries.
+"""Time the race: choose settings on some queries, and then run the chosen settings in turns on
+other queries.
 
-In ``variants_of`` every setting of an index answers the validation queries three times, in turns; a
-setting is dropped if another setting of the same index clearly beats it in recall and time.
-``measure`` times the other settings, one query at a time on one thread: in each round the queries
-are cut into random parts, and the settings, in a random order, answer a part in turns, each after
-some queries that do not count. So compared settings are measured within seconds of each other, and
-a slower machine slows all of them. In ``measure_rates`` the compared settings answer all queries as
-a batch.
+In ``variants_of``, every setting of an index runs the validation queries three times, in turns. A
+setting is dropped if another setting of the same index is clearly better in both recall and time.
+``measure`` times the remaining settings on one thread, one query at a time. In each round, the
+queries are split into random parts. For each part, all settings run in turns, in random order, each
+after some warm-up queries that are not counted. Settings that are compared are therefore measured
+within seconds of each other, and a slower machine slows down all of them. In ``measure_rates``, the
+compared settings run all queries as a batch.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from bench.race.data import Data, K, Matrix, log
 from bench.race.engine import Engine, Setting, use_threads
 
 RECALLS = (0.90, 0.95, 0.98, 0.99)
-WARM = 20  # queries of a setting before its timing starts
+WARM = 20  # warm-up queries of a setting before its timing starts
 # queries per turn of a setting: few for short turns, but many more than warm-up queries
 PART = 100
 # passes over the validation queries, of which the fastest counts
 PASSES = 3
-CLEAR = 0.85  # share of another setting's time below which a setting is clearly faster
+CLEAR = 0.85  # fraction of another setting's time below which a setting is clearly faster
 MILLISECONDS = 1000
 
 
@@ -50,7 +51,7 @@ class Variant:
     took: float | None = None
     # Queries per second on one processor and on two (2, rounds).
     qps: NDArray[np.float64] = field(default_factory=lambda: np.empty((2, 0)))
-    # Largest number of vectors read by a query.
+    # Maximum number of vectors read by a query.
     vectors_read: int | None = None
 
     @property
@@ -86,7 +87,7 @@ def summarise(values: NDArray[np.float64], digits: int) -> list[str]:
 
 
 def recall_of(engine: Engine, queries: Matrix, top: Sequence[set[int]]) -> float:
-    """Return the share of the exact top 10 that was found."""
+    """Return the fraction of the exact top 10 that was returned."""
     shares = []
     for query, best in zip(queries, top, strict=True):
         rows = engine.rows(engine.ask(query[None]))
@@ -95,8 +96,8 @@ def recall_of(engine: Engine, queries: Matrix, top: Sequence[set[int]]) -> float
 
 
 def variants_of(data: Data, name: str, engine: Engine) -> list[Variant]:
-    """Return the variants of an index, which are the grid settings that no other setting clearly
-    beats on the validation queries."""
+    """Return the variants of an index: the settings in the grid that are not clearly beaten by
+    another setting on the validation queries."""
     queries = data.query_sets[1]
     top = data.top[1]
     recalls: dict[Setting, float] = {}
@@ -172,7 +173,7 @@ def measure_rates(variants: Sequence[Variant], data: Data, rounds: int) -> None:
 
 
 def fastest(variants: Sequence[Variant], recall: float) -> Variant | None:
-    """Return an index's fastest variant that reaches a recall on the validation queries."""
+    """Return the fastest variant of an index that reaches a recall on the validation queries."""
     return min((v for v in variants if v.validation >= recall), key=lambda v: v.p50, default=None)
 
 

@@ -1,4 +1,4 @@
-"""Race engines that search vectors, with faiss, usearch and other libraries."""
+"""Race entries for vector search with faiss, usearch and other libraries."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Faiss(Local):
 
 
 class Flat(Faiss):
-    """Exhaustive search in the gallery's vectors."""
+    """Exhaustive search over the gallery's vectors."""
 
     kind = "Flat"
     grid = ((),)
@@ -116,14 +116,14 @@ class Ivf(Faiss):
         import faiss
 
         super().__init__(data, folder, code)
-        self.lists = faiss.extract_index_ivf(self.index)  # also works below a rotation
+        self.lists = faiss.extract_index_ivf(self.index)  # also works with a rotation
         self.grid = list(
             product([probes for probes in PROBES if probes <= self.lists.nlist], self.depths),
         )
 
     @classmethod
     def factory(cls, cells: int, dim: int) -> str:
-        """Return the index description for the faiss factory."""
+        """Return the description of the index for the faiss factory."""
         return f"IVF{cells},SQ8"
 
     @classmethod
@@ -137,7 +137,7 @@ class Ivf(Faiss):
             index = faiss.index_factory(dim, name, faiss.METRIC_INNER_PRODUCT)
         except RuntimeError as error:
             raise UnavailableError(
-                f"faiss {faiss.__version__} has no {name}; install a newer one",
+                f"faiss {faiss.__version__} has no {name}; install a newer version",
             ) from error
         cls.fill(index, data, folder, min(count, 64 * cells))
 
@@ -156,7 +156,8 @@ class Ivf(Faiss):
         return setting[1]
 
     def best(self, query: Matrix, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the K of ``rows`` nearest to the query, by float16."""
+        """Return the K rows among ``rows`` that are nearest to the query by their float16
+        vectors."""
         # faiss pads its results with -1.
         rows = np.sort(rows[rows >= 0])
         scores = dot(query[0], self.data.halves, rows)
@@ -174,7 +175,7 @@ class IvfPq(Ivf):
 
     @classmethod
     def factory(cls, cells: int, dim: int) -> str:
-        # Parts have four components, or the number nearest to four that divides the width.
+        # Parts have four components, or the number closest to four that divides the width.
         parts = max(1, dim // 4)
         while dim % parts:
             parts -= 1
@@ -182,7 +183,7 @@ class IvfPq(Ivf):
 
 
 class Usearch(Local):
-    """Graph of 32 neighbours per node over float16 vectors."""
+    """Graph with 32 neighbours per node over float16 vectors."""
 
     library = "usearch"
     kind = "HNSW32 float16"
@@ -225,8 +226,8 @@ class Usearch(Local):
 
 
 class Scann(Local):
-    """2 sqrt(n) leaves with anisotropic quantization; each vector is also in a second leaf that
-    covers the first leaf's errors (SOAR)."""
+    """Tree of 2 sqrt(n) leaves with anisotropic quantization. Each vector is also stored in a
+    second leaf that compensates for the error of the first leaf (SOAR)."""
 
     library = "scann"
     kind = "tree, SOAR, AH"

@@ -1,8 +1,7 @@
 """Generate the tables and figures of the documentation from docs/rows: ``python -m
 bench.report.docs``, or ``--check``.
 
-README.md and every page below docs/ may contain markers, and the text between two markers is
-generated:
+README.md and every page below docs/ can contain markers. The text between two markers is generated:
 
     <!-- rows: NAME VIEW WORD... -->  a view (views.py) of docs/rows/NAME.csv, as a table
     <!-- end -->
@@ -12,8 +11,8 @@ generated:
 
 With ``--paper FOLDER`` each table is also written to the folder as LaTeX, and each plot as PDF.
 
-A plot has the digest of its rows, for comparison, because pixels depend on the version of
-matplotlib. Every script whose rows are shown is in the tree.
+A plot contains the digest of its rows. The check compares digests, because pixels depend on the
+version of matplotlib. The script behind all displayed rows must be in the repository.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ SCRIPTS = {
 
 
 class Marker(NamedTuple):
-    """Contents between two markers: a view, or a plot, of a file of rows."""
+    """Contents between two markers: a view or a plot of a file of rows."""
 
     name: str
     view: str
@@ -52,7 +51,7 @@ class Marker(NamedTuple):
 
 
 def pages(root: Path) -> list[Path]:
-    """Return the pages that may contain markers."""
+    """Return the pages that can contain markers."""
     return [root / "README.md", *sorted((root / "docs").glob("**/*.md"))]
 
 
@@ -98,9 +97,11 @@ def read_finished(path: Path) -> Rows:
         )
     rows = read(path)
     if not rows.is_complete:
-        raise ViewError(f"{path} has no line '# done', so not all rows; run its script to its end")
+        raise ViewError(f"{path} has no line '# done'; run its script to completion")
     if rows.head["script"] not in SCRIPTS:
-        raise ViewError(f"{path}: {rows.head['script']} is not in the tree; delete these rows")
+        raise ViewError(
+            f"{path}: {rows.head['script']} is not in the repository; delete these rows",
+        )
     return rows
 
 
@@ -139,8 +140,8 @@ def figure(
     write: bool,
     paper: Path | None,
 ) -> str:
-    """Return the link to a plot, which is drawn if ``write``. Otherwise raises ViewError if the
-    plot was drawn from other rows."""
+    """Return the link to a plot. With ``write``, the plot is drawn; otherwise, raise ViewError if
+    the plot was drawn from other rows."""
     path = root / "docs" / "figures" / f"{what.name}-{what.words[0]}.svg"
     digest = sha256(root / "docs" / "rows" / f"{what.name}.csv")
     mark = f"<!-- drawn of rows {digest[:16]} -->"
@@ -188,7 +189,7 @@ def main(check: bool, paper: Path | None, root: Path) -> None:
             if not check:
                 page.write_text(new, encoding="utf-8")
     for page in differ:
-        click.echo(f"{page} {'differs from' if check else 'brought to'} its rows", err=True)
+        click.echo(f"{page} {'differs from' if check else 'updated from'} its rows", err=True)
     if check and differ:
         raise click.ClickException("run python -m bench.report.docs")
 

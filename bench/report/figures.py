@@ -1,8 +1,8 @@
-"""Draw figures of rows as SVG and PDF with pandas and matplotlib. Titles, units and line names make
-a figure readable without its caption.
+"""Draw figures of rows as SVG and PDF with pandas and matplotlib. A figure is readable without its
+caption, because it shows titles, units and line names.
 
-A figure has panels side by side. A panel has at most eight named lines; all other lines are grey.
-The colours follow Okabe and Ito; each colour has a marker.
+A figure consists of panels side by side. A panel has at most eight named lines, and all other lines
+are grey. The colours follow Okabe and Ito, and each colour has its own marker.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ STYLE: dict[Any, Any] = {
     "legend.fontsize": 9,
     "pdf.fonttype": 42,
 }
-LABELLED = 8  # largest number of named lines in a panel
+LABELLED = 8  # maximum number of named lines in a panel
 MEASURED_ON = {
     "sparsity-tern": "TERN, Flickr8k dev",
     "all-codes": "TERN, Flickr8k dev",
@@ -91,8 +91,8 @@ def draw_line(
     dashed: bool = False,
     error: Any = None,
 ) -> None:
-    """Draw a named line. ``style`` is its index in the colours and markers; ``error`` contains half
-    lengths of error bars, or lower and upper lengths."""
+    """Draw a named line. ``style`` is the index of its colour and marker. ``error`` contains the
+    half lengths of error bars, or their lower and upper lengths."""
     ax.errorbar(
         x,
         y,
@@ -107,13 +107,13 @@ def draw_line(
 
 
 def draw_other(ax: Axes, rank: int, x: Any, y: Any) -> None:
-    """Draw a line without its own name. The first such line carries the name for all."""
+    """Draw a line without its own name. The first line of this kind has the name for all."""
     label = "others" if rank == LABELLED else "_others"
     ax.plot(x, y, label=label, marker=".", linewidth=0.9, **GREY)
 
 
 def describe(ax: Axes, title: str, x: str, y: str, dense: float | None = None) -> None:
-    """Write the title of a panel and the names of its axes. ``dense`` is the height of a dotted
+    """Set the title of a panel and the labels of its axes. ``dense`` is the height of a dotted
     reference line."""
     if dense is not None:
         ax.axhline(
@@ -153,8 +153,8 @@ def curve(table: Any, name: str, direction: str) -> Any:
 def by_sparsity(axes: Sequence[Axes], table: Any, names: Sequence[str], least: float = 0) -> None:
     """Draw R@10 without re-ranking against sparsity, from ``least`` on (Fig. 3a and 3b).
 
-    c-ReLU makes half of the components zero, so a component code drops no value at a sparsity below
-    .5.
+    c-ReLU sets half of the components to zero, so a component code does not drop values at a
+    sparsity below .5.
     """
     table = table[table["sparsity"] >= least]
     sparsities = [s for s in (0, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99) if s >= least]
@@ -172,7 +172,7 @@ def by_sparsity(axes: Sequence[Axes], table: Any, names: Sequence[str], least: f
 
 
 def by_candidates(axes: Sequence[Axes], table: Any) -> None:
-    """Draw R@10 against Rm at the largest sparsity of the codes (Fig. 3c)."""
+    """Draw R@10 against Rm at the highest sparsity of the codes (Fig. 3c)."""
     table = table[table["sparsity"] > 0.98]
     rms = (1, 2, 5, 10, 20, 50)
     for ax, (direction, side) in zip(axes, DIRECTIONS.items(), strict=True):
@@ -188,13 +188,13 @@ def by_candidates(axes: Sequence[Axes], table: Any) -> None:
         describe(ax, side, "Rm (candidates re-ranked for each hit)", "R@10, %", dense)
 
 
-EQUAL = 0.95  # recall that orders engines
-PARETO_LEAST = 0.7  # smallest recall in the plot
+EQUAL = 0.95  # recall by which engines are sorted
+PARETO_LEAST = 0.7  # minimum recall in the plot
 
 
 def pareto(axes: Sequence[Axes], table: Any) -> None:
-    """Draw latency and throughput against recall for settings that no other setting of the same
-    index beats."""
+    """Draw latency and throughput against recall, for settings that are not beaten by another
+    setting of the same index."""
     table["name"] = (table["engine"] + " " + table["index"]).str.strip()
     ours = table.groupby("name")["ours"].first() == 1
     times = table[table["recall"] >= EQUAL].groupby("name")["p50_ms"].min()
@@ -236,7 +236,8 @@ def near_one(ax: Axes) -> None:
 
 
 def front(table: Any, costs: Any, gains: Any) -> Any:
-    """Return the rows that no other row beats in cost and gain, in order of increasing cost."""
+    """Return the rows that are not beaten by another row in both cost and gain, in order of
+    increasing cost."""
     rows = table.assign(cost=costs, gain=gains)
     rows = rows.sort_values(["cost", "gain"], ascending=[True, False])
     before = rows["gain"].cummax().shift()
@@ -269,9 +270,9 @@ def exponent(n: Any, y: Any) -> float:
 
 
 def all_codes(axes: Sequence[Axes], table: Any) -> None:
-    """Draw the recall of each code against the postings that it reads, with the front of the best
-    codes, some of which are named. Rows of a code with different seeds form one point, with a bar
-    from the smallest to the largest value."""
+    """Draw the recall of each code against the postings that it reads, and the Pareto front of the
+    codes, with names for some of them. Rows of a code with different seeds form a single point,
+    with a bar from the minimum to the maximum."""
     # The axis is logarithmic.
     codes = table[table["postings"] >= 1].groupby("code", sort=False)
     costs = codes["postings"].median()
@@ -322,7 +323,7 @@ def all_codes(axes: Sequence[Axes], table: Any) -> None:
 
 def rivals(axes: Sequence[Axes], table: Any) -> None:
     """Draw the recall of codes at equal postings and bytes, with medians and bands over seeds.
-    Codes beaten by most others are grey."""
+    Codes that are beaten by most other codes are grey."""
     ours = ("scalar", "dictionary", "late", "learned", "words")
     styles: dict[str, int] = {}
     for ax, kind, unit in zip(
@@ -334,7 +335,7 @@ def rivals(axes: Sequence[Axes], table: Any) -> None:
         mine = table[table["kind"] == kind]
         log_x(ax, mine["limit"])
         found = mine.groupby(["code", "limit"])["near"].agg(["min", "median", "max"])
-        # A code's rank is the mean number of codes with higher recall at the same limit.
+        # The rank of a code is the mean number of codes with higher recall at the same limit.
         places = found["median"].groupby("limit").rank(ascending=False, method="min")
         order = places.groupby("code").mean()[mine["code"].unique()].sort_values(kind="stable")
         for rank, code in enumerate(order.index):
@@ -357,8 +358,8 @@ def rivals(axes: Sequence[Axes], table: Any) -> None:
 
 
 def near_top(ax: Axes, values: Any) -> Callable[[Any], Any]:
-    """Make the vertical axis spread values near the largest value, the more strongly the closer
-    half of the values are to it. Return its scale."""
+    """Scale the vertical axis so that values near the maximum are spread out. The effect is
+    stronger if half of the values are close to the maximum. Return the scale."""
     least = values.min()
     top = values.max()
     edge = top + max(0.1, (top - values.median()) / 4)
@@ -378,9 +379,9 @@ def near_top(ax: Axes, values: Any) -> Callable[[Any], Any]:
 
 
 def far_apart(x: Any, y: Any, count: int) -> list[int]:
-    """Return the places of at most ``count`` points, in their order. The first point is chosen, and
-    then repeatedly the point farthest from the chosen points, with both axes scaled to one. Points
-    closer than a fortieth to another are left out."""
+    """Return the indices of at most ``count`` points, in the original order. The first point is
+    chosen, and then repeatedly the point that is farthest from the chosen points, with both axes
+    scaled to [0, 1]. Points closer than a fortieth to a chosen point are skipped."""
     points = np.stack([x, y], axis=1)
     points /= np.maximum(np.ptp(points, axis=0), 1e-9)
     chosen = [0]
@@ -399,7 +400,7 @@ def brief(code: str) -> str:
 
 
 class Plot(NamedTuple):
-    """Plot, with its title, the function that draws rows into panels, the number of panels, and the
+    """Plot with its title, the function that draws rows into panels, the number of panels, and the
     size in inches."""
 
     title: str
@@ -465,8 +466,8 @@ def draw(rows: Rows, name: str, titled: bool = True) -> Figure:
 
 
 def pdf(rows: Rows, name: str) -> bytes:
-    """Return a plot as a PDF page without a title, because in a paper the caption contains the
-    title."""
+    """Return a plot as a PDF page without a title, because the title is part of the caption in a
+    paper."""
     file = io.BytesIO()
     nothing = {"CreationDate": None, "Creator": None, "Producer": None}
     with mpl.rc_context(STYLE):

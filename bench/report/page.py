@@ -1,10 +1,10 @@
 """Show all rows in a folder on one HTML page: ``python -m bench.report.page bench-out -o
 bench-out/report.html``.
 
-Rows shown in the documentation have the same tables and figures on the page; other rows are shown
-in full. Each section ends with the head of its rows. Unfinished rows are only named. The page is
-self-contained. With ``--paper FOLDER`` tables are also written to the folder as LaTeX, and figures
-as PDF.
+Rows that are shown in the documentation have the same tables and figures on this page, and other
+rows are shown in full. Each section ends with the header of its rows. Unfinished rows are only
+listed by name. The page is self-contained. With ``--paper FOLDER``, tables are also written to the
+folder as LaTeX, and figures as PDF.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ th,td{padding:.2rem .7rem .2rem 0;text-align:left;border-bottom:1px solid #eee}
 </style></head><body>
 <h1>Rows</h1>
 {% if trial %}
-<p>These are rows of a trial on painted scenes: they say that all scripts run, and nothing else.</p>
+<p>These are rows of a trial on painted scenes. They show only that all scripts run.</p>
 {% endif %}
 {% if unfinished %}<p>Unfinished, and not shown: {{ unfinished | join(', ') }}.</p>{% endif %}
 {% for rows, parts in sections %}
@@ -100,7 +100,7 @@ def inline(cell: str) -> Markup:
     help="Folder for tables as LaTeX and figures as PDF.",
 )
 def main(out: Path, output: Path | None, paper: Path | None) -> None:
-    """Make a page of the rows in OUT."""
+    """Create a page that shows the rows in OUT."""
     path = output or out / "report.html"
     path.write_text(page(out, paper), encoding="utf-8")
     click.echo(path)

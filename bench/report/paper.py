@@ -1,9 +1,9 @@
 """Write tables as LaTeX and figures as PDF, for ``--paper FOLDER`` of ``bench.report.docs`` and
 ``bench.report.page``.
 
-A table NAME-VIEW.tex is a ``tabular`` with booktabs rules, to be read into a ``table`` by
-``\\input``. A figure NAME-PLOT.pdf has no title, because the caption in NAME-PLOT-figure.tex
-contains it.
+A table NAME-VIEW.tex is a ``tabular`` with booktabs rules, to be included in a ``table`` by
+``\\input``. A figure NAME-PLOT.pdf has no title, because NAME-PLOT-figure.tex contains the title as
+the caption.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def escape(text: str) -> str:
 
 
 def latex(table: Table) -> str:
-    """Return a table as a ``tabular``, with columns of numbers aligned to the right and other
-    columns to the left."""
+    """Return a table as a ``tabular``. Columns of numbers are right-aligned, and other columns are
+    left-aligned."""
     columns = list(zip(*table.lines, strict=True)) or [()] * len(table.head)
     sides = [
         "r" if any(cells) and all(NUMBER.fullmatch(c) for c in cells if c) else "l"

@@ -1,4 +1,4 @@
-"""Write and read rows of measurements as CSV, with settings, seed, versions, machine and time.
+"""Write and read rows of measurements as CSV, with the settings, seed, versions, machine and time.
 
     settings = {"features": features, "rounds": 3}
     with Writer(sys.stdout, __file__, settings, ["code", "recall"]) as out:
@@ -16,8 +16,8 @@ gives
     scalar,0.98
     # done: 3.2
 
-Rows are flushed one by one. The last line contains the total seconds; if it is missing, the script
-was stopped or failed, and the rows are incomplete.
+Each row is flushed immediately. The last line contains the total time in seconds. If this line is
+missing, the script was interrupted or failed, and the rows are incomplete.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from typing import Any, TextIO
 LIBRARIES = ("boc", "numpy", "scipy", "faiss-cpu")
 MARK = "# "
 DONE = "# done: "
-PLAIN = ("script", "time")  # head entries in plain text; all others are JSON
+PLAIN = ("script", "time")  # header entries in plain text; all other entries are JSON
 Row = Mapping[str, str]  # maps columns to cells
 
 
 class Writer:
-    """Writer of a head, and of rows under ``columns``, to a stream. A context that ends without an
-    error writes the last line.
+    """Context manager that writes a header, and rows under ``columns``, to a stream. If the context
+        ends without an error, it also writes the last line.
 
-    ``script`` is the name of the script (a path is cut to its name). ``settings`` contains all
-    settings that determine the measurement (paths are cut to their names). ``extras`` lists the
-    distributions whose versions matter in addition to `LIBRARIES`; distributions that are not
-    installed are left out.
+    ``script`` is the name of the script, and ``settings`` contains all settings that determine the
+    measurement. Paths are shortened to file names. ``extras`` lists the distributions whose
+    versions are recorded in addition to `LIBRARIES`; distributions that are not installed are
+    skipped.
     """
 
     def __init__(
@@ -116,9 +116,9 @@ class Writer:
 class Rows:
     """Contents of a file of rows.
 
-    ``head`` contains script, settings, seed, versions, machine and time. ``table`` contains a
-    mapping from column to cell for each row. ``seconds`` is the total time, or None if the script
-    was stopped (see ``done``).
+    ``head`` contains the script, settings, seed, versions, machine and time. ``table`` contains a
+    mapping from columns to cells for each row. ``seconds`` is the total time, or None if the script
+    was interrupted (see ``done``).
     """
 
     head: Mapping[str, Any]
@@ -133,15 +133,15 @@ class Rows:
 
 
 def read(path: str | Path) -> Rows:
-    """Read a file of rows. An incomplete last row is left out. Raises ValueError for a file without
-    a head."""
+    """Read a file of rows. An incomplete last row is skipped. Raises ValueError for a file without
+    a header."""
     text = Path(path).read_text(encoding="utf-8")
     head: dict[str, Any] = {}
     rest = text
     while rest.startswith(MARK):
         line, _, rest = rest.partition("\n")
         name, colon, value = line[len(MARK) :].partition(": ")
-        with suppress(json.JSONDecodeError):  # the head is cut short
+        with suppress(json.JSONDecodeError):  # the header is incomplete
             head[name] = value if name in PLAIN or not colon else json.loads(value)
     if "script" not in head:
         raise ValueError(

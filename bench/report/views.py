@@ -1,9 +1,9 @@
 """Format rows as tables, with the columns, headings and digits of each table.
 
-A view takes rows, and words that select some of them, and returns a `Table` in Markdown. Most views
-map headings to templates, whose fields are columns: ``{p50_ms:,.2f}`` is a number as formatted by
-Python, and ``{recall:.3s}`` is a share as in print (.953). A cell that is not a number does not
-change. Empty columns are left out.
+A view is a function of rows, and of words that select some of the rows. It returns a `Table` in
+Markdown. Most views map headings to templates, whose fields are columns: ``{p50_ms:,.2f}`` formats
+a number as Python does, and ``{recall:.3s}`` formats a fraction without the leading zero (.953).
+Cells that are not numbers are copied unchanged. Empty columns are omitted.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Template = str | Callable[[Row], str]
 
 
 class ViewError(ValueError):
-    """A view of these rows is unknown, or a row is missing."""
+    """The view does not exist for these rows, or a row is missing."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Table with a heading, and lines with one cell per column."""
+    """Table with a heading row, and lines with one cell per column."""
 
     head: list[str]
     lines: list[list[str]]
@@ -40,8 +40,8 @@ class Table:
         return "\n".join(f"| {' | '.join(line)} |" for line in lines).replace("+-", "±")
 
     def folded(self) -> str:
-        """Return the table for a page, as parts of at most eight columns that all begin with the
-        first column. All parts but the first are folded."""
+        """Return the table for a page, split into parts of at most eight columns that all begin
+        with the first column. All parts except the first are collapsed."""
         parts = []
         for start in range(1, len(self.head), 7):
             columns = [0, *range(start, min(start + 7, len(self.head)))]
@@ -70,12 +70,13 @@ class CellFormatter(Formatter):
 
 
 def share(value: float, form: str) -> str:
-    """Format a share without the zero before the decimal point."""
+    """Format a fraction without the zero before the decimal point."""
     return re.sub(r"^(-?)0\.", r"\1.", format(value, form))
 
 
 def fill(template: Template, row: Row) -> str:
-    """Fill a template for one row. A template whose cells are all empty produces no text."""
+    """Fill in a template for one row. If all cells of the template are empty, return an empty
+    text."""
     if callable(template):
         return template(row)
     form = CellFormatter()
@@ -95,13 +96,13 @@ def rows_table(table: Iterable[Row], columns: Mapping[str, Template]) -> Table:
 
 
 def only(rows: Rows, **cells: str) -> Row:
-    """Return the only row with these values. Raises ViewError if no row or several rows match."""
+    """Return the only row with these values. Raises ViewError unless exactly one row matches."""
     matching = [
         row for row in rows.table if all(row.get(key) == value for key, value in cells.items())
     ]
     if len(matching) != 1:
         raise ViewError(
-            f"{rows.name}: {len(matching)} rows have {cells}; name columns that leave one",
+            f"{rows.name}: {len(matching)} rows have {cells}; name columns that select one row",
         )
     return matching[0]
 
@@ -166,7 +167,7 @@ def table1(rows: Rows) -> Table:
 
 
 def verdicts(rows: Rows) -> Table:
-    """Show one line per claim of the paper, with its verdicts and the deciding differences."""
+    """Show one line per claim of the paper, with the verdicts and the differences behind them."""
     lines = []
     for (claim,) in unique(rows.table, "claim"):
         mine = [row for row in rows.table if row["claim"] == claim]
@@ -209,8 +210,8 @@ def postings(rows: Rows, what: str = "recall", *patterns: str) -> Table:
 
 
 def race(rows: Rows, at: str = "0.95") -> Table:
-    """Show every index at its fastest setting that reached a recall on the validation queries.
-    Codes of boc are bold."""
+    """Show every index with its fastest setting that reached a recall on the validation queries.
+    Codes of boc are in bold."""
 
     def loading(row: Row) -> str:
         seconds = float(row["encode_s"] or 0) + float(row["build_s"] or 0)
@@ -263,8 +264,8 @@ def ratios(rows: Rows, at: str, race_of: str, ours: str) -> Table:
 
 
 def ratio(column: str, below: str, above: str, row: Row) -> str:
-    """Format a ratio as a factor, such as "2.0 x faster", with the smallest and largest value over
-    the rounds. ``below`` and ``above`` are the words for a ratio below and above one."""
+    """Format a ratio as a factor, such as "2.0 x faster", with the minimum and maximum over the
+    rounds. ``below`` and ``above`` are the words for ratios below and above one."""
     if not row[column]:
         return ""
     value = float(row[column])
@@ -288,7 +289,7 @@ def ratio(column: str, below: str, above: str, row: Row) -> str:
 
 
 def growth(rows: Rows) -> Table:
-    """Show a line per number of items."""
+    """Show one line per number of items."""
     return rows_table(
         rows.table,
         {
@@ -326,8 +327,8 @@ def crowd(rows: Rows, what: str) -> Table:
 
 
 def rivals(rows: Rows, kind: str) -> Table:
-    """Show one line per code and one column per limit of a kind, with the median over all seeds,
-    and the smallest and largest value."""
+    """Show one line per code and one column per limit of a kind, with the median, minimum and
+    maximum over all seeds."""
     values: dict[str, dict[str, list[float]]] = {}
     for row in rows.table:
         if row["kind"] == kind:
@@ -350,8 +351,8 @@ def rivals(rows: Rows, kind: str) -> Table:
 
 
 def truth(rows: Rows) -> Table:
-    """Show one family of sentences and one metric per line, with the value of a random order in
-    parentheses."""
+    """Show one family of sentences and one metric per line, with the expected value for a random
+    order in parentheses."""
     table = [row for row in rows.table if row["measure"] != "pointing"]
     names = [name for (name,) in unique(table, "measure")]
     lines = []
@@ -376,7 +377,7 @@ def pointing(rows: Rows) -> Table:
 
 
 def ablations(rows: Rows, number: str) -> Table:
-    """Show the lines of Table 5 or 6 of VSRN++, with the printed value in parentheses after the
+    """Show the lines of Table 5 or 6 of VSRN++, with the paper's value in parentheses after the
     measured value."""
     lines: dict[str, dict[str, str]] = {}
     for row in rows.table:

@@ -1,1 +1,1 @@
-"""Codes by other authors, compared with the codes of boc in bench/rivals/compare.py."""
+"""Codes by other authors. bench/rivals/compare.py compares them with the codes of boc."""

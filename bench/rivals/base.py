@@ -1,4 +1,5 @@
-"""Base of codes by other authors, which convert the largest weights of rows to frequencies."""
+"""Base class of codes by other authors, which convert the largest weights of each row to
+frequencies."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from boc.vectors import Floats
 
 
 class Code(Protocol):
-    """Fitted code, from boc or from other authors."""
+    """Fitted code of boc or of other authors."""
 
     def encode_documents(self, embeddings: Embeddings) -> TermMatrix: ...
 
@@ -21,7 +22,8 @@ class Code(Protocol):
 
 class Largest:
     """Code that keeps the ``z`` largest weights of an item, and the ``query_z`` largest weights of
-    a query (None: all). Rows have unit length times ``scale``. Subclasses compute the weights."""
+    a query (None keeps all weights). Rows are scaled to the length ``scale``. Subclasses compute
+    the weights."""
 
     def __init__(self, width: int, z: int | None, query_z: int | None, scale: int) -> None:
         self.chain: list[Any] = [
@@ -34,7 +36,7 @@ class Largest:
         self.known: dict[int, tuple[Embeddings, Floats]] = {}
 
     def once(self, embeddings: Embeddings) -> Floats:
-        """Return the weights, computed once for all budgets."""
+        """Return the weights, which are computed only once for all budgets."""
         if id(embeddings) not in self.known:
             self.known[id(embeddings)] = embeddings, self.weights(embeddings)
         return self.known[id(embeddings)][1]

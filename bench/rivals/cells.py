@@ -1,11 +1,11 @@
 """Codes with a coarse partition from the authors of surrogate text (Carrara et al.,
 fabiocarrara/str-encoders).
 
-``CellScalar`` is their IVF x scalar quantisation. The components kept by scalar quantisation become
-terms of the vector's cell, so a posting list belongs to one component in one cell. A query has its
-components in each of its nearest cells. ``CellRanks`` is their SPQR. The residual of a vector to
-its cell's centre is cut into pieces, and the nearest centroids of each piece are terms with the
-weights z ... 1. A query reads only its own cell.
+``CellScalar`` is IVF x scalar quantisation. The components kept by scalar quantisation become terms
+of the vector's cell, so each posting list belongs to one component in one cell. A query has terms
+for its components in each of its nearest cells. ``CellRanks`` is SPQR. The residual between a
+vector and the centre of its cell is split into pieces, and the nearest centroids of each piece are
+terms with the weights z ... 1. A query reads only its own cell.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ SCALE = 1000  # scale of components, as in the authors' code
 
 
 class Cells:
-    """Common steps of both codes: vectors of unit length, as in the authors' code, or minus the
-    mean of each modality (``centred``), and the cells, learned from a ``sample``."""
+    """Common steps of both codes: scaling vectors to unit length, as in the authors' code, or
+    subtracting the mean of each modality (``centred``), and learning the cells from a
+    ``sample``."""
 
     def __init__(self, sample: Sequence[Embeddings], cells: int, centred: bool, seed: int) -> None:
         self.means = {
@@ -43,7 +44,7 @@ class Cells:
 
 
 class CellScalar(Cells):
-    """Encode the ``z`` largest components, by sign, in ``cells``. A query has ``query_z``
+    """Encode the ``z`` largest components and their signs in ``cells``. A query uses ``query_z``
     components in each of ``probes`` cells."""
 
     def __init__(

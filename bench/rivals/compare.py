@@ -1,18 +1,18 @@
-"""Compare codes by other authors with the codes of boc at equal postings and at equal bytes.
+"""Compare codes by other authors with the codes of boc, at equal postings and at equal bytes.
 
     python -m bench.rivals.compare dev.h5 --fit train.h5 --validation held.h5 --words words.npz
     --learned terms.npz
 
-Captions are queries for the pictures in their file. All learning uses --fit. Limits apply to the
-postings read per query, as a share of the pictures, and to the bytes of postings per picture
-(without list heads, whose share falls in a larger gallery). For each limit, each code uses the
-setting within the limit that is best on --validation, and is measured on FEATURES with each seed. A
-code without random choices therefore has the same row for each seed.
+Captions are queries for the pictures in their file. Codes are learned only from --fit. Limits apply
+to the postings read per query, as a fraction of the number of pictures, and to the bytes of
+postings per picture (without list headers, which matter less in a larger gallery). For each limit,
+each code uses the setting within the limit that is best on --validation, and is measured on
+FEATURES with each seed. A code without random choices therefore has the same row for each seed.
 
-A row contains the code, the kind of limit, the limit, the setting and the seed; postings per query
-and picture; bytes per picture; ``near``, the share of the exact top 10 by MrSw among the first
-tenth of the gallery, by which settings are chosen; and R@10 of the own picture in percent by the
-code alone. The last row is ``mrsw`` itself.
+A row contains the code, the kind of limit, the limit, the setting and the seed; the postings per
+query and picture; the bytes per picture; ``near``, the fraction of the exact top 10 by MrSw in the
+first tenth of the ranking, by which settings are chosen; and R@10 of the caption's own picture in
+percent, without re-ranking. The last row is ``mrsw`` itself.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Figures:
 
 @dataclass(frozen=True)
 class Family:
-    """Settings of a code that share the learned part. ``make`` learns it with a seed; ``budgets``
-    are pairs (z, query z)."""
+    """Settings of a code that share the learned part. ``make`` learns this part with a seed, and
+    ``budgets`` contains pairs (z, query z)."""
 
     code: str
     setting: str
@@ -72,8 +72,8 @@ class Family:
     budgets: Sequence[tuple[Any, Any]]
 
     def codes(self, seed: int, wanted: Callable[[str, str], bool]) -> Iterator[tuple[str, Code]]:
-        """Yield the ``wanted`` settings and their codes. Without wanted settings, no code is
-        learned."""
+        """Yield the ``wanted`` settings and their codes. A code is learned only if one of its
+        settings is wanted."""
         base = None
         for z, query_z in self.budgets:
             name = f"{self.setting} {z or 'all'}/{query_z or 'all'}".strip()
@@ -101,7 +101,7 @@ def at(base: Any, z: int | None, query_z: int | None) -> Code:
 
 
 class Scenes:
-    """Pictures and at most ``queries`` captions of a file, with the exact MrSw scores of all
+    """Pictures and at most ``queries`` captions from a file, with the exact MrSw scores of all
     pairs."""
 
     def __init__(self, path: Path, queries: int | None = None) -> None:
@@ -135,7 +135,7 @@ class Scenes:
         return Figures(postings, size, float(found.mean()), self.right(hits))
 
     def right(self, hits: NDArray[np.int64]) -> float:
-        """Return R@10 of the own picture, in percent."""
+        """Return R@10 of the caption's own picture, in percent."""
         own = hits[:, :K] == self.pairs.owners[:, None]
         found = own.any(axis=1)
         return 100 * float(found.mean())
@@ -235,8 +235,9 @@ def families(
 
 
 def choose(measured: Iterable[tuple[str, str, Figures]]) -> dict[tuple[str, str, float], str]:
-    """Return, for each code, kind of limit and limit, the best setting within the limit, by the
-    share of the exact top 10 among the first tenth, then by R@10."""
+    """Return, for each code, kind of limit and limit, the best setting within the limit. Settings
+    are compared by the fraction of the exact top 10 in the first tenth of the ranking, and then by
+    R@10."""
     best: dict[tuple[str, str, float], tuple[float, float]] = {}
     settings: dict[tuple[str, str, float], str] = {}
     for code, setting, figures in measured:
@@ -261,7 +262,7 @@ def choose(measured: Iterable[tuple[str, str, Figures]]) -> dict[tuple[str, str,
     "--queries",
     default=500,
     show_default=True,
-    help="Approximate largest number of captions used as queries.",
+    help="Approximate maximum number of captions used as queries.",
 )
 @click.option(
     "--seeds",

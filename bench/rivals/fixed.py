@@ -1,11 +1,11 @@
 """MUVERA's fixed-dimensional encoding of a set (Dhulipala et al., NeurIPS 2024), on posting lists.
 
-Each repetition draws random hyperplanes, whose signs cut the space into 2 ** bits parts. In each
-part, a sentence is represented by the sum of its words, and a picture by the mean of its regions. A
-part without regions uses the region whose signs differ least. The dot product of both therefore
-approximates MrSw, because each word is multiplied with the mean of nearby regions. Rows are
-projected to ``width`` components by random signs. Posting lists store the c-ReLU of these
-components.
+Each repetition draws random hyperplanes, which partition the space into 2 ** bits parts by sign. In
+each part, a sentence is represented by the sum of its words, and a picture by the mean of its
+regions. For a part without regions, the region with the most similar signs is used. The dot product
+of the two representations approximates MrSw, because each word is multiplied by the mean of nearby
+regions. Rows are projected to ``width`` components by random signs. Posting lists store the c-ReLU
+of these components.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bench.rivals.base import Largest
 from boc.types import Embeddings, Ragged
 from boc.vectors import Floats, unit_rows
 
-SCALE = 10_000  # large, because all components may be nonzero and therefore small
+SCALE = 10_000  # large, because all components can be nonzero and therefore small
 
 
 class FixedEncoding(Largest):

@@ -2,10 +2,11 @@
 
 ``Autoencoder`` keeps the ``z`` largest latents of a vector, from which a decoder reconstructs the
 vector (top-k sparse autoencoder; Gao et al., ICLR 2025). With a contrastive weight, it is also
-trained so that a caption is nearer to its own picture than to others (CSR; Wen et al., ICML 2025).
-``WordPieces`` uses caption word-pieces as terms, as D2S does (Nguyen et al., ECIR 2024): log(1 +
-ReLU) of a linear head, trained with a contrastive loss and the FLOPS penalty. At first a caption
-activates only its own pieces, and later increasingly other pieces (the authors' expansion control).
+trained to place a caption nearer to its own picture than to other pictures (CSR; Wen et al., ICML
+2025). ``WordPieces`` uses the word pieces of captions as terms, as in D2S (Nguyen et al., ECIR
+2024). The weights are log(1 + ReLU) of a linear head, trained with a contrastive loss and the FLOPS
+penalty. At first, a caption activates only its own pieces. As training progresses, it also
+activates other pieces (the authors' expansion control).
 """
 
 from __future__ import annotations
@@ -105,8 +106,8 @@ class Head(nn.Module, Largest):
         seed: int,
         rate: float,
     ) -> None:
-        """Train by ``loss``, a function of the picture rows, the caption rows, the caption numbers,
-        and the finished share of the training."""
+        """Minimise ``loss``, a function of the picture rows, the caption rows, the caption numbers,
+        and the finished fraction of the training."""
         sides = [self.rows(each) for each in (pairs.image, pairs.text)]
         batches = list(pairs.batches(epochs, seed))
         adam = torch.optim.Adam(self.parameters(), lr=rate)
@@ -119,7 +120,7 @@ class Head(nn.Module, Largest):
 
 
 def kept(latents: Tensor, z: int) -> Tensor:
-    """Keep the ``z`` largest latents of each row, and set the others to zero."""
+    """Keep the ``z`` largest latents of each row, and set all other latents to zero."""
     values, places = latents.topk(min(z, latents.shape[1]), dim=1)
     return torch.zeros_like(latents).scatter(1, places, values)
 
@@ -131,9 +132,10 @@ def matching(images: Tensor, texts: Tensor) -> Tensor:
 
 
 class Autoencoder(Head):
-    """Top-k sparse autoencoder with ``width`` latents. It is trained to reconstruct from the top
-    ``trained_z`` latents and, at one eighth of the weight, from the top ``4 * trained_z``, which
-    keeps most latents from dying. ``weight`` is the weight of the contrastive loss."""
+    """Top-k sparse autoencoder with ``width`` latents. It is trained to reconstruct vectors from
+    the top ``trained_z`` latents and, with one eighth of the weight, from the top ``4 * trained_z``
+    latents, which prevents most latents from dying. ``weight`` is the weight of the contrastive
+    loss."""
 
     def __init__(
         self,
@@ -166,8 +168,8 @@ class Autoencoder(Head):
 
 
 class WordPieces(Head):
-    """Head whose terms are word-pieces of the training captions. ``flops`` is the weight of the
-    penalty."""
+    """Head whose terms are the word pieces of the training captions. ``flops`` is the weight of the
+    FLOPS penalty."""
 
     def __init__(
         self,

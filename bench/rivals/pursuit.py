@@ -1,9 +1,9 @@
 """Approximate an item by a sum of few words (SpLiCE; Bhalla et al., NeurIPS 2024), by a
 non-negative lasso over word directions.
 
-The dictionary is made by ``boc build-codebook --kind words`` and contains the contribution of each
-frequent word to a caption vector. Rows are centred by modality, as in the paper. ``penalty`` is the
-weight of the sum of coefficients. scikit-learn solves the lasso by coordinate descent.
+The dictionary is created by ``boc build-codebook --kind words``, and contains the contribution of
+each frequent word to a caption vector. Rows are centred by modality, as in the paper. ``penalty``
+is the weight of the sum of coefficients. scikit-learn solves the lasso by coordinate descent.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ ROUNDS = 1000
 
 
 class WordSum(Largest):
-    """Encode rows, minus the modality means of ``sample``, as non-negative sums of words. The code
-    uses no random numbers."""
+    """Encode rows, centred by the modality means of ``sample``, as non-negative sums of words. The
+    code is deterministic."""
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""Measure the speed of single parts."""
+"""Benchmarks that measure the speed of boc without comparing it with other engines."""

@@ -6,13 +6,13 @@ number of items.
         --n 1000000 > growth-server.csv
 
 The items are synthetic (bench/race/data.py). The index is in a folder, or on a server of
-tests/servers, which is started for the measurement. All options have their defaults.
+tests/servers, which is started for the measurement. All options have their default values.
 
-A row contains the number of items; recall of the exact top ten; milliseconds per search from query
-vector to hits, one at a time, on one thread; for `boc index`, including learning, its seconds
-(``index_s``), processor seconds (``cpu_s``), peak memory (``build_peak_mb``) and the server's
-processor seconds (``server_s``); ``disk_mb``; and the memory of a fresh process after 100 queries,
-own (``anon_mb``) and mapped (``file_mb``).
+A row contains the number of items; the recall of the exact top ten; the milliseconds per search
+from the query vector to the hits, one at a time, on one thread; for `boc index`, including
+learning, the seconds (``index_s``), processor seconds (``cpu_s``), peak memory (``build_peak_mb``)
+and the server's processor seconds (``server_s``); ``disk_mb``; and the private (``anon_mb``) and
+mapped memory (``file_mb``) of a fresh process after 100 queries.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ COLUMNS = (
 
 @contextmanager
 def place(kind: str | None, folder: Path) -> Iterator[tuple[str, Callable[[], float]]]:
-    """Yield the address of an empty place for an index, and a function that returns its server's
-    processor seconds."""
+    """Yield the address of an empty backend, and a function that returns the processor seconds of
+    its server."""
     if kind is None:
         yield f"file:{folder / 'index'}", lambda: 0.0
         return
@@ -106,7 +106,7 @@ def search_each(
 
 
 def memory(at: str, queries: NDArray[np.float32]) -> tuple[float, float]:
-    """Return the own and mapped MB of a fresh process after these queries."""
+    """Return the private and mapped MB of a fresh process after these queries."""
     before = memory_of("RssAnon")
     list(search_each(Searcher.open(NAME, at), queries))
     return (memory_of("RssAnon") - before) / 1e6, memory_of("RssFile") / 1e6
@@ -150,7 +150,7 @@ def row(data: Data, kind: str | None, rounds: int, threads: int) -> list[Any]:
     "--threads",
     default=2,
     show_default=True,
-    help="Number of processors that make the index.",
+    help="Number of processors used to build the index.",
 )
 @click.option("--rounds", default=5, show_default=True)
 @click.option("--seed", default=0, show_default=True)

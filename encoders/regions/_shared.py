@@ -48,9 +48,9 @@ def write_spec(kind: str, name: str, options: object) -> str:
 
 
 def cell_boxes(rows: int, columns: int, span: int = 1) -> Floats:
-    """Return the boxes, float32 (rows * columns, 4), of the cells in a grid over the picture, row by
-    row. Each box covers ``span`` steps of the grid in both directions, so boxes overlap if ``span``
-    is greater than 1."""
+    """Return the boxes of a grid over the picture, row by row, float32 (rows * columns, 4). Each
+    box covers ``span`` steps of the grid in both directions, so boxes overlap if ``span`` is
+    greater than 1."""
     y, x = np.mgrid[0:rows, 0:columns].reshape(2, -1)
     steps = np.array([columns, rows, columns, rows]) + span - 1
     edges: Doubles = np.stack([x, y, x + span, y + span], axis=1) / steps

@@ -277,7 +277,7 @@ def test_multi30k(tmp_path: Path):
             "1.jpg#0\tfine\n1.jpg 1 no tab\n",
             "line 2: not IMAGE#NUMBER<TAB>CAPTION",
         ),
-        ("captions.csv", "picture,text\na,b\n", "must name the columns image,caption"),
+        ("captions.csv", "picture,text\na,b\n", "must contain the column names image,caption"),
         ("captions.csv", "image,caption\na.jpg\n", "line 2: image or caption is missing"),
         ("captions.en.tsv.gz", "not gzipped", "not a readable UTF-8 text"),
         ("strange.bin", "", "not a known name"),
@@ -397,7 +397,7 @@ def test_ann_benchmarks(tmp_path: Path, distance: str):
         ),
         (
             {"neighbors": np.full((20, 30), 400)},
-            "rows that train lacks",
+            "rows that are not in train",
         ),
         (
             {"neighbors": np.tile(np.arange(30), (20, 1))},

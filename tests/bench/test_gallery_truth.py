@@ -202,6 +202,6 @@ def test_gallery_without_boxes(tmp_path: Path):
     )
     with pytest.raises(
         ValueError,
-        match="lacks the positions of some things; draw the gallery again",
+        match="lacks the positions of some things; paint the gallery again",
     ):
         read_gallery(path)

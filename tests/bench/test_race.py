@@ -348,7 +348,7 @@ def test_unfinished_rows_are_refused(tmp_path: Path):
     (tmp_path / "cut.csv").write_text(text[: text.index("# done")])
     result = run_script("ratios.py", f"{tmp_path}/cut.csv")
     assert result.returncode == 2
-    assert "cut.csv: not all rows of a race" in result.stderr
+    assert "cut.csv: incomplete rows of a race" in result.stderr
 
 
 @pytest.mark.slow

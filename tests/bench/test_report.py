@@ -260,7 +260,7 @@ def test_generate_and_check(root: Path) -> None:
     ("marker", "message"),
     [
         ("nothing growth", "no rows"),
-        ("gone growth", "embedded_growth.py is not in the tree"),
+        ("gone growth", "embedded_growth.py is not in the repository"),
         ("growth nothing", "no view 'nothing'; known: "),
         ("growth at", "no view 'at'"),
         ("growth plot nothing", "no plot 'nothing'"),

@@ -129,7 +129,7 @@ def test_command_skips_and_continues(tmp_path: Path, monkeypatch: pytest.MonkeyP
     done = CliRunner().invoke(reproduce, arguments)
     assert done.exit_code == 1
     assert f"missing {data / 'coco_precomp' / 'testall_ims.npy'}: SCAN's arrays" in done.stderr
-    assert "vsrn-coco-1-model: left out: needs" in done.stderr
+    assert "vsrn-coco-1-model: skipped: needs" in done.stderr
     assert (
         "model_fliker_2.pth.tar"
         in done.stderr.partition("vsrn-f30k-2-model: failed")[2].splitlines()[0]
