@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 EXTRAS := bench,encoders,parquet,heic,codebook,detectors,elastic,opensearch,minilm,eyes,web,watch,words,docs,dev
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: install demo demo-model flickr8k encoders check fast test test-servers test-all test-cluster browser lint types bench results report bench-smoke docs dist licences audit fuzz sanitize lowest clean
+.PHONY: install demo stills demo-model flickr8k encoders check fast test test-servers test-all test-cluster browser lint types bench results report bench-smoke docs dist licences audit fuzz sanitize lowest clean
 
 install: $(VENV)/installed
 
@@ -33,10 +33,15 @@ demo: $(or $(wildcard $(VENV)/installed),$(VENV)/searching)
 	@echo "Painting $(SCENES) scenes and indexing them: half a minute for 500, on two cores."
 	$(BIN)/python -m demo.gallery $(DEMO)/photos --count $(SCENES) --seed 2
 	$(BIN)/boc extract $(DEMO)/photos/captions.csv -o $(DEMO)/photos.h5 --encoder teran:demo/model
-	$(BIN)/boc index scenes $(DEMO)/photos.h5 --rerank mrsw --rm 20 --at file:$(DEMO)/index
+	$(BIN)/boc index scenes $(DEMO)/photos.h5 --rerank mrsw --rm 20 \
+		--metadata $(DEMO)/photos/fields.csv --at file:$(DEMO)/index
 	$(BIN)/python -m bench.paper.scene_truth $(DEMO)/photos $(DEMO)/photos.h5 --index scenes --at file:$(DEMO)/index --brief
 	$(BIN)/boc search scenes --queries bench/demo_queries.txt -k 5 --html $(DEMO)/hits.html --at file:$(DEMO)/index
 	$(SHOW)
+
+# The pictures of the page in the README and the documentation, in docs/stills.
+stills: install
+	$(MAKE) demo SHOW="$(BIN)/python -m bench.report.stills $(BIN)/boc serve scenes --at file:$(DEMO)/index --port 0"
 
 # Makes the model of the demo again: eyes from what the painter knows of twelve galleries, and a network from the
 # captions of another. So small a network learns on one thread faster than on two where other work runs: they wait for
