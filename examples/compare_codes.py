@@ -1,8 +1,9 @@
-"""Compare codes: recall of the exact ten nearest items as terms are dropped, before re-ranking.
+"""Compare codes: recall of the exact ten nearest items as terms are dropped.
 
     python examples/compare_codes.py photos.h5
 
-Postings are those that a query reads: the total length of its posting lists. No index is made.
+Hits are not re-ranked. "Postings" is the total length of the posting lists that a query
+reads. The script makes no index.
 """
 
 import sys
@@ -31,7 +32,8 @@ def main(features: str) -> None:
         documents = codec.encode_documents(items)
         terms = codec.encode_queries(queries)
         best = np.argsort(-(terms @ documents.T).toarray(), axis=1, kind="stable")[:, :10]
-        recall = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(best, exact, strict=True)])
+        pairs = zip(best, exact, strict=True)
+        recall = np.mean([len(set(a) & set(b)) / 10 for a, b in pairs])
         postings = (terms > 0).astype(np.int64) @ np.diff(documents.tocsc().indptr)
         print(f"{postings.mean():8.0f}  {recall:9.3f}  {code}")
 

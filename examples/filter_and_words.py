@@ -2,8 +2,8 @@
 
     python examples/filter_and_words.py photos.h5 "a dog in the snow"
 
-The metadata is made up here: every second picture is of 2024, the others of 2025. Yours is a CSV
-with one line per item.
+The script makes up metadata: every second picture is of 2024, the others of 2025. Your
+metadata is a CSV with one line per item.
 """
 
 import sys
@@ -17,7 +17,8 @@ from boc.inputs.features import FeatureFile
 def main(features: str, sentence: str) -> None:
     with FeatureFile(features) as file:
         lines = [f"{key},{2024 + i % 2}" for i, key in enumerate(file.ids("image"))]
-    Path("metadata.csv").write_text("\n".join(["id,year:integer", *lines]), encoding="utf-8")
+    text = "\n".join(["id,year:integer", *lines])
+    Path("metadata.csv").write_text(text, encoding="utf-8")
     boc.build_index("dated", features, metadata="metadata.csv", replace=True)
 
     index = boc.open("dated")

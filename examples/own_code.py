@@ -1,10 +1,10 @@
-"""Chain a code of your own: it is fitted and saved like a scikit-learn transformer, and searches by
-a sparse product.
+"""Chain a code of your own, which is fitted and saved like a scikit-learn transformer, and
+searches by a sparse product.
 
     python examples/own_code.py photos.h5
 
-A code is saved as its configuration and its arrays. Surrogate text is the same matrix as words, for
-any text engine.
+A code is saved as its configuration and its arrays. Surrogate text is the same matrix as
+words, for any text engine.
 """
 
 import sys
@@ -19,7 +19,8 @@ def main(features: str) -> None:
     with FeatureFile(features) as file:
         ids = file.ids("image")
         items = Embeddings("image", file.vectors("image"))
-    codec = SurrogateCodec([Center(), CReLU(), TopZ(8, 16), ScalarQuantizer(500)]).fit(items)
+    chain = [Center(), CReLU(), TopZ(8, 16), ScalarQuantizer(500)]
+    codec = SurrogateCodec(chain).fit(items)
     again = SurrogateCodec.restore(codec.config(), codec.arrays())
 
     documents = again.encode_documents(
