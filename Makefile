@@ -164,11 +164,16 @@ bench-smoke: install
 docs: install
 	$(BIN)/python -m sphinx -q -W -n --keep-going docs build/docs
 
-# The wheel and the source distribution, in dist/.
+# The wheel and the source distribution, in dist/. An empty environment, whose PATH has no compiler, installs the wheel
+# and makes and searches an index.
 TOOLS := build/tools/bin
+EMPTY := $(CURDIR)/build/empty
 dist: $(TOOLS)/python
-	rm -rf dist
+	rm -rf dist $(EMPTY)
 	$(TOOLS)/python -m build --outdir dist .
+	$(PYTHON) -m venv $(EMPTY)
+	wheel=$$(echo dist/*.whl); export PATH=$(EMPTY)/bin; \
+		pip install --quiet --only-binary :all: $$wheel && boc --version && python .ci/smoke.py
 
 # What is installed: a list of licences, and a bill of materials (CycloneDX).
 licences: install $(TOOLS)/python
