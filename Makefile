@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 EXTRAS := bench,encoders,parquet,heic,codebook,detectors,elastic,opensearch,minilm,eyes,web,watch,words,docs,dev
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: install demo demo-model flickr8k encoders check fast test test-servers test-all test-cluster browser lint types bench results report bench-smoke docs dist licences audit fuzz sanitize lowest clean
+.PHONY: install demo stills demo-model flickr8k encoders check fast test test-servers test-all test-cluster browser lint types bench results report bench-smoke docs dist licences audit fuzz sanitize lowest clean
 
 install: $(VENV)/installed
 
@@ -33,10 +33,15 @@ demo: $(or $(wildcard $(VENV)/installed),$(VENV)/searching)
 	@echo "Painting $(SCENES) scenes and indexing them: half a minute for 500, on two cores."
 	$(BIN)/python -m demo.gallery $(DEMO)/photos --count $(SCENES) --seed 2
 	$(BIN)/boc extract $(DEMO)/photos/captions.csv -o $(DEMO)/photos.h5 --encoder teran:demo/model
-	$(BIN)/boc index scenes $(DEMO)/photos.h5 --rerank mrsw --rm 20 --at file:$(DEMO)/index
+	$(BIN)/boc index scenes $(DEMO)/photos.h5 --rerank mrsw --rm 20 \
+		--metadata $(DEMO)/photos/fields.csv --at file:$(DEMO)/index
 	$(BIN)/python -m bench.paper.scene_truth $(DEMO)/photos $(DEMO)/photos.h5 --index scenes --at file:$(DEMO)/index --brief
 	$(BIN)/boc search scenes --queries bench/demo_queries.txt -k 5 --html $(DEMO)/hits.html --at file:$(DEMO)/index
 	$(SHOW)
+
+# Draw the pictures of the page for the README and the documentation, into docs/stills.
+stills: install
+	$(MAKE) demo SHOW="$(BIN)/python -m bench.report.stills $(BIN)/boc serve scenes --at file:$(DEMO)/index --port 0"
 
 # Train the model of the demo again: first the eyes, on the known contents of twelve galleries, and then a network, on
 # the captions of another gallery. A network of this size trains faster on one thread than on two if the machine is
@@ -162,11 +167,16 @@ bench-smoke: install
 docs: install
 	$(BIN)/python -m sphinx -q -W -n --keep-going docs build/docs
 
-# Build the wheel and the source distribution in dist/.
+# Build the wheel and the source distribution in dist/. Then install the wheel into an empty environment without a
+# compiler, and build and search an index there.
 TOOLS := build/tools/bin
+EMPTY := $(CURDIR)/build/empty
 dist: $(TOOLS)/python
-	rm -rf dist
+	rm -rf dist $(EMPTY)
 	$(TOOLS)/python -m build --outdir dist .
+	$(PYTHON) -m venv $(EMPTY)
+	wheel=$$(echo dist/*.whl); export PATH=$(EMPTY)/bin; \
+		pip install --quiet --only-binary :all: $$wheel && boc --version && python .ci/smoke.py
 
 # List the licences of the installed packages, and write a bill of materials (CycloneDX).
 licences: install $(TOOLS)/python

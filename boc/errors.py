@@ -4,7 +4,10 @@ next step.
 A hint is worded for the command line and marks options and commands: ``<--find>``, ``<boc copy
 photos --replace>``. Python and the JSON interface translate these marks.
 
->>> error = BocError("no pictures", "leave out <--ocr>, or repeat it: <boc index pets --replace>")
+>>> error = BocError(
+...     "no pictures",
+...     "leave out <--ocr>, or repeat it: <boc index pets --replace>",
+... )
 >>> str(error)
 'no pictures; leave out ocr=, or repeat it: boc.build_index(..., replace=True)'
 >>> worded(error, str)

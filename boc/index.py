@@ -157,7 +157,8 @@ class Index:
         """Search for several sentences in one batch, which is faster; return the hits of each
         sentence.
 
-        >>> [len(hits) for hits in boc.open("photos").search_many(["a red box", "a house"], k=3)]
+        >>> photos = boc.open("photos")
+        >>> [len(hits) for hits in photos.search_many(["a red box", "a house"], k=3)]
         [3, 3]
         """
         return self.searcher.search_texts(texts, SearchOptions(k, **options))

@@ -59,9 +59,9 @@ class Hit:
 
     Examples
     --------
-    >>> hit = Hit(Item("dogs/1.jpg", "image", "/photos/dogs/1.jpg", fields={"width": 640}), 0.31)
+    >>> hit = Hit(Item("1.jpg", "image", "/dogs/1.jpg", fields={"width": 640}), 0.31)
     >>> hit
-    Hit(id='dogs/1.jpg', score=0.31, path='/photos/dogs/1.jpg', fields={'width': 640})
+    Hit(id='1.jpg', score=0.31, path='/dogs/1.jpg', fields={'width': 640})
     >>> hit.fields["width"]
     640
     """

@@ -26,8 +26,8 @@ from demo.scene import draw_gallery
     help="Random seed. The same seed paints the same pictures.",
 )
 def main(folder: Path, count: int, seed: int) -> None:
-    """Paint a gallery into FOLDER: pictures, captions.csv, and scenes.json with the contents and
-    boxes of each scene."""
+    """Paint a gallery into FOLDER: pictures, captions.csv, fields.csv with values for filters, and
+    scenes.json with the contents and boxes of each scene."""
     try:
         gallery = draw_gallery(folder, count, seed)
     except ValueError as error:

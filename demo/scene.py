@@ -322,10 +322,11 @@ def draw_gallery(
     seed: int,
     size: int = 224,
 ) -> Iterator[int]:
-    """Write ``count`` scenes to ``folder``: ``images/00000.jpg`` and so on, ``captions.csv``, and
-        ``scenes.json`` with the contents and boxes of each scene.
+    """Write ``count`` scenes to ``folder``: ``images/00000.jpg`` and so on, ``captions.csv``,
+    ``fields.csv`` with the landscape and sky of each scene, and ``scenes.json`` with the contents
+    and boxes of each scene.
 
-    The function yields the number of finished pictures, and writes the two tables at the end. The
+    The function yields the number of finished pictures, and writes the three tables at the end. The
     same arguments produce the same bytes, and scene k does not depend on the number of scenes.
     Raises ValueError, before writing, if the folder contains files but is not a gallery, because
     these files would be replaced.
@@ -343,6 +344,7 @@ def _gallery(folder: Path, count: int, seed: int, size: int) -> Iterator[int]:
         old.unlink()
     scenes = []
     rows = [("image", "caption")]
+    fields = [("id", "landscape", "sky")]
     for k in range(count):
         rng = np.random.default_rng([seed, k])
         name = f"{k:05d}.jpg"
@@ -350,9 +352,11 @@ def _gallery(folder: Path, count: int, seed: int, size: int) -> Iterator[int]:
         scenes.append(json.dumps(asdict(scene) | {"boxes": boxes(scene, deepcopy(rng))}))
         draw(scene, rng, size).save(folder / "images" / name, quality=90)
         rows += [(name, caption) for caption in captions(scene, rng)]
+        fields.append((name, scene.background, scene.sky))
         yield k + 1
-    with (folder / "captions.csv").open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows(rows)
+    for name, lines in (("captions.csv", rows), ("fields.csv", fields)):
+        with (folder / name).open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(lines)
     table = "[\n" + ",\n".join(scenes) + "\n]\n"
     (folder / "scenes.json").write_text(table, encoding="utf-8", newline="\n")
 

@@ -2,8 +2,8 @@
 
     python examples/compare_codes.py photos.h5
 
-Recall is the fraction of the exact ten nearest items. Postings is the number of postings that a
-query reads. The example does not create an index.
+Recall is the fraction of the exact ten nearest items. Postings is the number of
+postings that a query reads. The example does not create an index.
 """
 
 import sys
@@ -32,7 +32,8 @@ def main(features: str) -> None:
         documents = codec.encode_documents(items)
         terms = codec.encode_queries(queries)
         best = np.argsort(-(terms @ documents.T).toarray(), axis=1, kind="stable")[:, :10]
-        recall = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(best, exact, strict=True)])
+        pairs = zip(best, exact, strict=True)
+        recall = np.mean([len(set(a) & set(b)) / 10 for a, b in pairs])
         postings = (terms > 0).astype(np.int64) @ np.diff(documents.tocsc().indptr)
         print(f"{postings.mean():8.0f}  {recall:9.3f}  {code}")
 

@@ -2,8 +2,8 @@
 
     python examples/filter_and_words.py photos.h5 "a dog in the snow"
 
-The metadata in this example is artificial: the pictures are assigned to 2024 and 2025 in turn.
-Write your own metadata as a CSV file with one line per item.
+The metadata in this example is artificial: the pictures are assigned to 2024 and 2025
+in turn. Write your own metadata as a CSV file with one line per item.
 """
 
 import sys
@@ -17,7 +17,8 @@ from boc.inputs.features import FeatureFile
 def main(features: str, sentence: str) -> None:
     with FeatureFile(features) as file:
         lines = [f"{key},{2024 + i % 2}" for i, key in enumerate(file.ids("image"))]
-    Path("metadata.csv").write_text("\n".join(["id,year:integer", *lines]), encoding="utf-8")
+    text = "\n".join(["id,year:integer", *lines])
+    Path("metadata.csv").write_text(text, encoding="utf-8")
     boc.build_index("dated", features, metadata="metadata.csv", replace=True)
 
     index = boc.open("dated")

@@ -1,10 +1,10 @@
-"""Build your own code from steps, fit and save it like a scikit-learn transformer, and search by a
-sparse matrix product.
+"""Build your own code from steps, fit and save it like a scikit-learn transformer, and
+search by a sparse matrix product.
 
     python examples/own_code.py photos.h5
 
-A code is saved as a configuration and arrays. Surrogate text represents the same matrix as words,
-for use with any text search engine.
+A code is saved as a configuration and arrays. Surrogate text represents the same matrix
+as words, for use with any text search engine.
 """
 
 import sys
@@ -19,7 +19,8 @@ def main(features: str) -> None:
     with FeatureFile(features) as file:
         ids = file.ids("image")
         items = Embeddings("image", file.vectors("image"))
-    codec = SurrogateCodec([Center(), CReLU(), TopZ(8, 16), ScalarQuantizer(500)]).fit(items)
+    chain = [Center(), CReLU(), TopZ(8, 16), ScalarQuantizer(500)]
+    codec = SurrogateCodec(chain).fit(items)
     again = SurrogateCodec.restore(codec.config(), codec.arrays())
 
     documents = again.encode_documents(

@@ -3,8 +3,8 @@
     python examples/search_folder.py ~/Pictures clip "two dogs play in the snow"
     python examples/search_folder.py ~/Pictures clip dog.jpg
 
-The first run encodes all pictures, and later runs encode only new and changed pictures. Instead of
-a folder, you can pass a CSV file with the columns image,caption.
+The first run encodes all pictures, and later runs encode only new and changed pictures.
+Instead of a folder, you can pass a CSV file with the columns image,caption.
 """
 
 import sys
@@ -18,7 +18,8 @@ def main(folder: str, encoder: str, query: str) -> None:
         boc.build_index("folder", folder, encoder=encoder, code="dictionary")
     index = boc.open("folder")
     index.sync(folder)
-    hits = index.search(image=query, k=5) if Path(query).is_file() else index.search(query, k=5)
+    by_picture = Path(query).is_file()
+    hits = index.search(image=query, k=5) if by_picture else index.search(query, k=5)
     for hit in hits:
         print(f"{hit.score:.3f}  {hit.path}")
 

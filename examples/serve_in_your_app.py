@@ -1,11 +1,11 @@
-"""Serve the page from your own application. The page is a FastAPI application, so you can add
-routes.
+"""Serve the page from your own application. The page is a FastAPI application, so you
+can add routes.
 
     python examples/serve_in_your_app.py photos file:boc-data
     curl 'http://127.0.0.1:8000/api/best?q=a+house+in+the+snow'
 
-Routes below /api/ require the token, if Settings contains a token, and are subject to the load
-limits.
+Routes below /api/ require the token, if Settings contains a token, and are subject to
+the load limits.
 """
 
 import sys

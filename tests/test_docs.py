@@ -220,6 +220,15 @@ def test_links_lead_somewhere(page: Path):
         assert not parts.fragment or parts.fragment in slugs(place), target
 
 
+def test_the_stills_of_the_readme_are_light_and_dark():
+    stills = sorted((DOCS / "stills").iterdir())
+    named = re.findall(r'src(?:set)?="(.*?)"', (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert sorted(named) == [f"docs/stills/{path.name}" for path in stills]
+    for path in stills:
+        with Image.open(path) as picture:
+            assert (picture.getpixel((0, 0)) < (99, 99, 99)) == ("dark" in path.name)
+
+
 class Marks(HTMLParser):
     """What a page of the site points to, what it loads, and what can be pointed to in it."""
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -41,19 +41,7 @@ from indexing.embedded.postings import Postings
 CONCEPT_BUDGETS = (2, 8, 32, None)
 DEPTHS = (100, 300, 500)
 BUDGETS = ((64, 128), (32, 64), (16, 32))
-PROBES = (
-    (1, 32),
-    (1, 64),
-    (1, 128),
-    (2, 16),
-    (2, 28),
-    (2, 32),
-    (2, 64),
-    (2, 128),
-    (4, 32),
-    (4, 64),
-    (4, 128),
-)
+PROBES = ((2, 16), (2, 28), *product((1, 2, 4), (32, 64, 128)))
 SMALL = 10_000  # maximum number of items for codes that keep all terms
 COLUMNS = (
     "code",

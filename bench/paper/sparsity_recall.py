@@ -33,7 +33,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.options import PATH
+from bench.options import CLUSTERS, CODEBOOKS, PATH
 from bench.paper import variants
 from bench.paper.codebooks import Codebooks
 from bench.paper.ranking import DIRECTIONS, RMS, Gallery, share
@@ -276,12 +276,8 @@ def figures(values: NDArray[np.generic], groups: NDArray[np.int64]) -> list[str]
     type=PATH,
     help="Embeddings of some or all of these items by the encoder FOLDER?alone.",
 )
-@click.option("--clusters", default=1000, show_default=True, help="Size of the codebooks.")
-@click.option(
-    "--codebooks",
-    type=PATH,
-    help="Folder in which codebooks are cached.",
-)
+@CLUSTERS
+@CODEBOOKS
 @click.option("--terms", default=2048, show_default=True, help="Size of the dictionary.")
 @click.option("--vectors", is_flag=True, help="Measure only codes of global vectors.")
 @click.option(

@@ -34,7 +34,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.options import PATH
+from bench.options import CLUSTERS, CODEBOOKS, PATH
 from bench.paper import variants
 from bench.paper.codebooks import Codebooks
 from bench.paper.ranking import DIRECTIONS, Gallery, standard_error
@@ -343,12 +343,8 @@ def lines(
     type=PATH,
     help="Embeddings of DEV by the encoder FOLDER?alone.",
 )
-@click.option("--clusters", default=1000, show_default=True, help="Size of the codebooks.")
-@click.option(
-    "--codebooks",
-    type=PATH,
-    help="Folder in which codebooks are cached.",
-)
+@CLUSTERS
+@CODEBOOKS
 def main(
     dev: Path,
     train: Path,

@@ -28,9 +28,9 @@ from typing import Any
 import click
 import numpy as np
 
-from bench.options import FILE, FOLDER
+from bench.options import FILE, SHARES, WORK
 from bench.race.data import Data, K, Matrix, first, log, nearest
-from bench.race.filtered import ALL, NAME, SHARES, Ask, Filters, Race
+from bench.race.filtered import ALL, NAME, Ask, Filters, Race
 from bench.race.hnsw import EFS, base64_form, hnsw_document, hnsw_index, hnsw_query, settle
 from bench.race.servers import SCHEMES, Server, start_server
 from bench.report.rows import Writer
@@ -315,12 +315,7 @@ class Crowd(Race):
     required=True,
     help="Feature file of queries for choosing settings.",
 )
-@click.option(
-    "--work",
-    required=True,
-    type=FOLDER,
-    help="Folder for indexes.",
-)
+@WORK
 @click.option(
     "--count",
     default=100_000,
@@ -329,14 +324,7 @@ class Crowd(Race):
 )
 @click.option("--clients", multiple=True, default=(8, 32), show_default=True)
 @click.option("--recall", "recalls", multiple=True, default=(0.95, 0.98), show_default=True)
-@click.option(
-    "--share",
-    "shares",
-    multiple=True,
-    type=click.FloatRange(0, 1),
-    default=SHARES,
-    show_default=True,
-)
+@SHARES
 @click.option(
     "--queries",
     "most",

@@ -27,7 +27,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.options import FILE, FOLDER
+from bench.options import FILE, SHARES, WORK
 from bench.race import engines
 from bench.race.data import Data, K, Matrix, log, nearest
 from bench.race.engine import folder_of, once, use_threads
@@ -52,7 +52,6 @@ COLUMNS = (
 )
 faiss: Any = import_module("faiss")  # the type stubs of faiss lack search parameters
 NAME = "filtered"
-SHARES = (0.0005, 0.001, 0.01, 0.1, 0.5)
 MEMBERS = 2_000  # approximate size of a cluster
 PLACES = {"near": 0.0, "middle": 0.5, "far": 1.0}
 RIVALS = {
@@ -285,20 +284,8 @@ def _build(data: Data, folder: Path, filters: Filters) -> None:
 @click.argument("gallery", type=FILE)
 @click.argument("queries", type=FILE)
 @click.option("--validation", type=FILE, help="Feature file of queries for choosing settings.")
-@click.option(
-    "--work",
-    required=True,
-    type=FOLDER,
-    help="Folder for indexes.",
-)
-@click.option(
-    "--share",
-    "shares",
-    multiple=True,
-    type=click.FloatRange(0, 1),
-    default=SHARES,
-    show_default=True,
-)
+@WORK
+@SHARES
 @click.option(
     "--queries",
     "most",

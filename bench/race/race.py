@@ -56,7 +56,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.datasets import vectors
-from bench.options import FILE, FOLDER
+from bench.options import FILE, WORK
 from bench.race import engines
 from bench.race.data import Data, first, log, synthetic
 from bench.race.engine import (
@@ -303,12 +303,7 @@ def make_data(
     show_default=True,
     help="Number of synthetic queries.",
 )
-@click.option(
-    "--work",
-    required=True,
-    type=FOLDER,
-    help="Folder for all files built by the race.",
-)
+@WORK
 @click.option(
     "--terms",
     type=int,

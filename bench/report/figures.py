@@ -1,17 +1,18 @@
 """Draw figures of rows as SVG and PDF with pandas and matplotlib. A figure is readable without its
 caption, because it shows titles, units and line names.
 
-A figure consists of panels side by side. A panel has at most eight named lines, and all other lines
-are grey. The colours follow Okabe and Ito, and each colour has its own marker.
+A figure consists of panels, one below the other. A panel has at most eight named lines, and all
+other lines are grey. The colours follow Okabe and Ito, and each colour has its own marker.
 """
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from textwrap import fill
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
@@ -35,6 +36,7 @@ STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
+    "axes.axisbelow": True,
     "grid.color": "#e4e4e4",
     "lines.markersize": 4.5,
     "lines.linewidth": 1.6,
@@ -42,6 +44,7 @@ STYLE: dict[Any, Any] = {
     "legend.fontsize": 9,
     "pdf.fonttype": 42,
 }
+WIDTH = 7.2  # inches, so that text is readable on a page 700 pixels wide
 LABELLED = 8  # maximum number of named lines in a panel
 MEASURED_ON = {
     "sparsity-tern": "TERN, Flickr8k dev",
@@ -51,6 +54,8 @@ MEASURED_ON = {
     "race-composed": "200,000 composed pictures, sentences",
     "growth": "synthetic vectors of 256 components",
     "rivals": "500 painted scenes",
+    "recall-postings-captions": "100,000 captions of Multi30k, MiniLM",
+    "race-ratios": "Queries of one thread",
 }
 
 
@@ -141,13 +146,26 @@ CURVES = {  # line: code, chain ("" for any), style, dashed
 }
 
 
-def curve(table: Any, name: str, direction: str) -> Any:
+def curve(table: Any, name: str) -> Any:
     """Return the rows of ``sparsity_recall.py`` for a line, in order of increasing sparsity."""
     code, chain, *_ = CURVES[name]
-    mine = table[(table["code"] == code) & (table["direction"] == direction)]
+    mine = table[table["code"] == code]
     if chain:
         mine = mine[mine["chain"] == chain]
     return mine.sort_values(["sparsity", "query z"], ascending=[True, False])
+
+
+def by_direction(
+    axes: Sequence[Axes],
+    table: Any,
+    x: str,
+    y: str,
+) -> Iterator[tuple[Axes, Any]]:
+    """Describe a panel for each direction, and yield the panel and its rows."""
+    for ax, (direction, side) in zip(axes, DIRECTIONS.items(), strict=True):
+        mine = table[table["direction"] == direction]
+        describe(ax, side, x, y, mine["dense"].max())
+        yield ax, mine
 
 
 def by_sparsity(axes: Sequence[Axes], table: Any, names: Sequence[str], least: float = 0) -> None:
@@ -157,35 +175,31 @@ def by_sparsity(axes: Sequence[Axes], table: Any, names: Sequence[str], least: f
     sparsity below .5.
     """
     table = table[table["sparsity"] >= least]
-    sparsities = [s for s in (0, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99) if s >= least]
-    for ax, (direction, side) in zip(axes, DIRECTIONS.items(), strict=True):
-        log_x(ax, [1 - s for s in sparsities], lambda share: f"{1 - share:.2g}")
+    unit = "sparsity (share of components that are zero)"
+    for ax, side in by_direction(axes, table, unit, "R@10, %, not re-ranked"):
+        log_x(ax, (1, 0.5, 0.25, 0.1, 0.05, 0.02, 0.01), lambda share: f"{1 - share:.2g}")
         ax.invert_xaxis()
         for name in names:
-            mine = curve(table, name, direction)
+            mine = curve(side, name)
             if len(mine):
                 x = (1 - mine["sparsity"]).clip(lower=1e-3)
                 draw_line(ax, name, x, mine["Rm=1"], *CURVES[name][2:], mine["Rm=1 +-"])
-        dense = table[table["direction"] == direction]["dense"].max()
-        unit = "sparsity (share of components that are zero)"
-        describe(ax, side, unit, "R@10, %, not re-ranked", dense)
 
 
 def by_candidates(axes: Sequence[Axes], table: Any) -> None:
     """Draw R@10 against Rm at the highest sparsity of the codes (Fig. 3c)."""
     table = table[table["sparsity"] > 0.98]
     rms = (1, 2, 5, 10, 20, 50)
-    for ax, (direction, side) in zip(axes, DIRECTIONS.items(), strict=True):
+    unit = "Rm (candidates re-ranked for each hit)"
+    for ax, side in by_direction(axes, table, unit, "R@10, %"):
         log_x(ax, rms)
         for name in CURVES:
-            mine = curve(table, name, direction)
+            mine = curve(side, name)
             if len(mine) and "rotated" not in name:
                 row = mine.iloc[0]
                 y = [row[f"Rm={rm}"] for rm in rms]
                 error = [row[f"Rm={rm} +-"] for rm in rms]
                 draw_line(ax, name, rms, y, *CURVES[name][2:], error)
-        dense = table[table["direction"] == direction]["dense"].max()
-        describe(ax, side, "Rm (candidates re-ranked for each hit)", "R@10, %", dense)
 
 
 EQUAL = 0.95  # recall by which engines are sorted
@@ -357,6 +371,45 @@ def rivals(axes: Sequence[Axes], table: Any) -> None:
         describe(ax, f"at equal {kind}", unit, "share of the exact top ten")
 
 
+def by_postings(axes: Sequence[Axes], table: Any) -> None:
+    """Draw the recall of codes, after 300 candidates are re-ranked, against the postings that they
+    read."""
+    (ax,) = axes
+    log_x(ax, (1000, 10_000, 100_000, 1_000_000))
+    # The lines of a dictionary differ in the number of terms per item.
+    table["code"] += " " + table["setting"].str.extract(r"^(\d(?=/)|)")[0]
+    for style, (name, mine) in enumerate(table[table["R"] == 300].groupby("code", sort=False)):
+        draw_line(ax, name, mine["postings"], mine["recall"], style)
+    unit = "postings read per query (log)"
+    describe(ax, "up and left is better", unit, "share of the exact top ten")
+
+
+BESIDE = {
+    "race-composed": "folder, 200,000 pictures",
+    "race-embedded": "folder, 100,000 captions",
+    "race-elasticsearch": "Elasticsearch, captions",
+    "race-opensearch": "OpenSearch, captions",
+}
+MEASURES = {
+    "qps_1": "queries per second (more is better)",
+    "disk": "bytes on disk (less is better)",
+    "with_fit": "indexing time (less is better)",
+}
+
+
+def beside(axes: Sequence[Axes], table: Any) -> None:
+    """Draw speed, bytes and indexing time of boc at recall .98 as bars, where HNSW is 1."""
+    (ax,) = axes
+    table = table[(table["at"] == 0.98) & table["ours"].str.contains(r"dictionary:\d$")]
+    table = table[table["theirs"].str.contains("HNSW32$|9 hnsw|fp32")].set_index("race")
+    shown = table.loc[[*BESIDE], [*MEASURES]].rename(index=BESIDE, columns=MEASURES)
+    for bars in shown.plot.barh(ax=ax, color=COLOURS, width=0.75).containers:
+        ax.bar_label(bars, fmt=" %.2g")
+    ax.axvline(1, label="HNSW", color="#666666", linestyle=":")
+    ax.invert_yaxis()
+    describe(ax, "bars: boc, dotted: HNSW", "times as much as HNSW", "index")
+
+
 def near_top(ax: Axes, values: Any) -> Callable[[Any], Any]:
     """Scale the vertical axis so that values near the maximum are spread out. The effect is
     stronger if half of the values are close to the maximum. Return the scale."""
@@ -401,12 +454,12 @@ def brief(code: str) -> str:
 
 class Plot(NamedTuple):
     """Plot with its title, the function that draws rows into panels, the number of panels, and the
-    size in inches."""
+    height in inches."""
 
     title: str
     draw: Callable[..., None]
     panels: int = 2
-    size: tuple[float, float] = (12.5, 4.3)
+    height: float = 10
 
 
 OWN = ("scalar quantisation", "deep permutation", "scalar, rotated (ours)", "dictionary (ours)")
@@ -424,15 +477,20 @@ PLOTS = {
     "pareto": Plot(
         f"Speed at equal recall; solid: ours, dashed: others, named where fast at {EQUAL}",
         pareto,
-        size=(14, 5.6),
     ),
-    "growth": Plot("Growth of the embedded engine", growth, 3, (14, 4.8)),
-    "codes": Plot("Codes by the postings that they read", all_codes, size=(12.5, 5)),
+    "growth": Plot("Growth of the embedded engine", growth, 3, 12),
+    "codes": Plot("Codes by the postings that they read", all_codes),
     "rivals": Plot(
         "Exact top ten among the first tenth; solid: ours, dashed: others",
         rivals,
-        size=(12.5, 5.2),
     ),
+    "postings": Plot(
+        "Recall by postings read, 300 candidates re-ranked",
+        by_postings,
+        1,
+        4.4,
+    ),
+    "beside": Plot("boc beside HNSW at recall .98", beside, 1, 5),
 }
 
 
@@ -442,7 +500,7 @@ def title(rows: Rows, name: str) -> str:
 
 
 def draw(rows: Rows, name: str, titled: bool = True) -> Figure:
-    """Draw a plot of rows. Panels with the same lines share one legend. Raises KeyError for an
+    """Draw a plot of rows. Raises KeyError for an
     unknown plot, or if the rows lack a column."""
     table = pd.DataFrame(rows.table)
     for column in table:
@@ -451,17 +509,13 @@ def draw(rows: Rows, name: str, titled: bool = True) -> Figure:
             table[column] = pd.to_numeric(table[column])
     plot = PLOTS[name]
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=plot.size, layout="constrained")
+        figure = Figure(figsize=(WIDTH, plot.height), layout="constrained")
         if titled:
-            figure.suptitle(title(rows, name), fontsize=12, x=0.01, ha="left")
-        axes: Sequence[Axes] = figure.subplots(1, plot.panels)
+            figure.suptitle(fill(title(rows, name), 84), fontsize=11, x=0.01, ha="left")
+        axes = [figure.add_subplot(plot.panels, 1, place + 1) for place in range(plot.panels)]
         plot.draw(axes, table)
-        names = [ax.get_legend_handles_labels()[1] for ax in axes]
-        if all(each == names[0] for each in names):
-            figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
-        else:
-            for ax in axes:
-                ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
+        for ax in axes:
+            ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
     return figure
 
 

@@ -30,7 +30,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.options import FOLDER
+from bench.options import WORK
 from bench.race.data import Data, K, synthetic
 from bench.race.engine import child, status as memory_of, use_threads
 from bench.race.servers import SCHEMES, start_server
@@ -136,12 +136,7 @@ def row(data: Data, kind: str | None, rounds: int, threads: int) -> list[Any]:
 
 
 @click.command()
-@click.option(
-    "--work",
-    required=True,
-    type=FOLDER,
-    help="Folder for all output files.",
-)
+@WORK
 @click.option("--server", "kind", help="Kind of tests/servers [default: an index in a folder].")
 @click.option("--n", "counts", multiple=True, type=int, default=COUNTS, show_default=True)
 @click.option("--dim", default=256, show_default=True)

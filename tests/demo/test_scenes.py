@@ -19,6 +19,7 @@ from demo import (
     draw,
     draw_gallery,
     gallery as painter,
+    read_scenes,
     sample_scene,
     scene as scenes,
 )
@@ -111,6 +112,12 @@ def test_gallery_depends_on_the_seed(gallery: Path, tmp_path: Path):
     other = _gallery(tmp_path / "other", 12, seed=6)
     assert contents(again) == contents(gallery)
     assert contents(other)["images/00000.jpg"] != contents(gallery)["images/00000.jpg"]
+
+
+def test_fields_are_of_the_scenes(gallery: Path):
+    painted = read_scenes(gallery / "scenes.json")
+    lines = [f"{k:05d}.jpg,{each.background},{each.sky}" for k, each in enumerate(painted)]
+    assert (gallery / "fields.csv").read_text().splitlines() == ["id,landscape,sky", *lines]
 
 
 def test_table_has_five_captions_per_picture(gallery: Path):
