@@ -117,7 +117,7 @@ SETTINGS = {  # page: figures with a unit that no rows have: downloads, settings
     "results/encoders.md": ["10 to 25 minutes"],
     "results/servers.md": ["a heap of 2 GB"],
     "howto/install.md": ["5.2 GB with CUDA"],
-    "tutorial/first-search.md": ["1.2 GB, half of it"],
+    "tutorial/first-search.md": ["1.2 GB of disk space, half of it"],
 }
 
 
@@ -440,7 +440,7 @@ def test_docstring_examples_run(
 def test_traps_of_servers_are_handled_and_tested():
     """The modules and the tests that the table names are there."""
     page = (
-        (DOCS / "explanation" / "servers.md").read_text(encoding="utf-8").partition("## Traps")[2]
+        (DOCS / "explanation" / "servers.md").read_text(encoding="utf-8").partition("## Pitfalls")[2]
     )
     rows = [row.split("|")[1:-1] for row in page.splitlines() if row.startswith("| ")][1:]
     folders = (ROOT / "tests" / "indexing" / "server", ROOT / "tests" / "contract")
