@@ -117,7 +117,7 @@ SETTINGS = {  # page: figures with a unit that no rows have: downloads, settings
     "results/encoders.md": ["10 to 25 minutes"],
     "results/servers.md": ["a heap of 2 GB"],
     "howto/install.md": ["5.2 GB with CUDA"],
-    "tutorial/first-search.md": ["1.2 GB, half of it"],
+    "tutorial/first-search.md": ["1.2 GB of disk space, half of it"],
 }
 
 
