@@ -167,7 +167,7 @@ def convert(
         table = join_restval(table)
     if table.beyond:
         click.echo(
-            f"{table.beyond} sentences beyond the first five of a picture are skipped",
+            f"{table.beyond} sentences after the first five of a picture are skipped",
             err=True,
         )
     if table.empty:
