@@ -121,9 +121,8 @@ static PyObject *align(PyObject *module, PyObject *const *objects, Py_ssize_t n_
             Products *const products = products_of(size);
             const Set query = {padded, fours, width};
             float *largest = padded + fours * width, *of_set = largest + fours;
-            for (int64_t i = 0; m > 0 && i < fours; i++)
-                memcpy(padded + i * width, (const float *)arrays[0].view.buf + (i < m ? i : m - 1) * d,
-                       (size_t)d * sizeof *padded);
+            for (int64_t i = 0; i < m; i++)
+                memcpy(padded + i * width, (const float *)arrays[0].view.buf + i * d, (size_t)d * sizeof *padded);
             Py_BEGIN_ALLOW_THREADS
             for (int64_t i = 0; i < sets; i++) {
                 const int64_t length = ends[i] - begins[i], next = i + 1 < sets ? i + 1 : i;

@@ -9,7 +9,7 @@
 #define FOUR 4 /* rows of the query that are multiplied at a time, with TILE of a set */
 #define TILE 4
 
-/* A query: m rows of unit length, a multiple of FOUR, in which the last row is repeated. Each has zeros to ``width``. */
+/* A query: m rows of unit length, with rows of zeros to a multiple of FOUR, each with zeros to ``width``. */
 typedef struct {
     const float *rows;
     int64_t m, width;
@@ -21,7 +21,7 @@ typedef void Products(const Set *query, const void *rows, int64_t n, int64_t d, 
                       float *out);
 
 /* After the last row of a set, the last row is multiplied again. */
-#define PRODUCTS(name, target, type, vector, lanes, tile, zero, widen, floats, multiply_add, sums_of)             \
+#define PRODUCTS(name, target, type, vector, lanes, tile, widen, floats, multiply_add, sums_of)             \
     target static void name(const Set *query, const void *all, int64_t n, int64_t d, const char *next,            \
                             int64_t bytes, float *out)                                                            \
     {                                                                                                             \
@@ -39,10 +39,7 @@ typedef void Products(const Set *query, const void *rows, int64_t n, int64_t d, 
             }                                                                                                     \
             for (int64_t i = 0; i < query->m; i += FOUR) {                                                        \
                 const float *four = query->rows + i * width;                                                      \
-                vector sums[tile][FOUR], x[tile];                                                                 \
-                for (int k = 0; k < (tile); k++)                                                                  \
-                    for (int w = 0; w < FOUR; w++)                                                                \
-                        sums[k][w] = zero;                                                                        \
+                vector sums[tile][FOUR] = {0}, x[tile];                                                           \
                 for (int64_t j = 0; j < d; j += (lanes)) {                                                        \
                     for (int k = 0; k < (tile); k++)                                                              \
                         x[k] = widen(j < whole ? row[k] + j : rest[k]);                                           \
@@ -56,6 +53,16 @@ typedef void Products(const Set *query, const void *rows, int64_t n, int64_t d, 
                     sums_of(sums[k], out + (r + k) * query->m + i);                                               \
             }                                                                                                     \
         }                                                                                                         \
+    }
+
+/* The products of sets of items of ``size`` bytes. */
+#define SETS(name, target, vector, lanes, tile, floats, halves, bytes, multiply_add, sums_of)              \
+    PRODUCTS(name##_halves, target, half, vector, lanes, tile, halves, floats, multiply_add, sums_of)      \
+    PRODUCTS(name##_floats, target, float, vector, lanes, tile, floats, floats, multiply_add, sums_of)     \
+    PRODUCTS(name##_bytes, target, uint8_t, vector, lanes, tile, bytes, floats, multiply_add, sums_of)     \
+    static Products *name(int64_t size)                                                                          \
+    {                                                                                                            \
+        return size == 1 ? name##_bytes : size == sizeof(half) ? name##_halves : name##_floats;                  \
     }
 
 #if defined(__x86_64__)
@@ -79,26 +86,11 @@ AVX512 static inline void four_sums_of_16(const __m512 *v, float *out)
     four_sums(halves, out);
 }
 
-PRODUCTS(set_of_halves, AVX2, half, __m256, 8, 2, _mm256_setzero_ps(), WIDEN, _mm256_loadu_ps, _mm256_fmadd_ps,
-         four_sums)
-PRODUCTS(set_of_floats, AVX2, float, __m256, 8, 2, _mm256_setzero_ps(), _mm256_loadu_ps, _mm256_loadu_ps,
-         _mm256_fmadd_ps, four_sums)
-PRODUCTS(set_of_bytes, AVX2, uint8_t, __m256, 8, 2, _mm256_setzero_ps(), WIDEN_BYTES, _mm256_loadu_ps,
-         _mm256_fmadd_ps, four_sums)
-PRODUCTS(set_of_halves_16, AVX512, half, __m512, 16, 4, _mm512_setzero_ps(), WIDEN_16, _mm512_loadu_ps,
-         _mm512_fmadd_ps, four_sums_of_16)
-PRODUCTS(set_of_floats_16, AVX512, float, __m512, 16, 4, _mm512_setzero_ps(), _mm512_loadu_ps, _mm512_loadu_ps,
-         _mm512_fmadd_ps, four_sums_of_16)
-PRODUCTS(set_of_bytes_16, AVX512, uint8_t, __m512, 16, 4, _mm512_setzero_ps(), WIDEN_16_BYTES, _mm512_loadu_ps,
-         _mm512_fmadd_ps, four_sums_of_16)
+SETS(by_8, AVX2, __m256, 8, 2, _mm256_loadu_ps, WIDEN, WIDEN_BYTES, _mm256_fmadd_ps, four_sums)
+SETS(by_16, AVX512, __m512, 16, TILE, _mm512_loadu_ps, WIDEN_16, WIDEN_16_BYTES, _mm512_fmadd_ps,
+     four_sums_of_16)
 
-/* The products of sets of items of ``size`` bytes. */
-static Products *products_of(int64_t size)
-{
-    if (__builtin_cpu_supports("avx512f"))
-        return size == 1 ? set_of_bytes_16 : size == sizeof(half) ? set_of_halves_16 : set_of_floats_16;
-    return size == 1 ? set_of_bytes : size == sizeof(half) ? set_of_halves : set_of_floats;
-}
+static Products *products_of(int64_t size) { return (__builtin_cpu_supports("avx512f") ? by_16 : by_8)(size); }
 
 #else
 #define LANES_OF 4
@@ -108,14 +100,7 @@ static inline void four_sums(const float32x4_t *v, float *out)
     vst1q_f32(out, vpaddq_f32(vpaddq_f32(v[0], v[1]), vpaddq_f32(v[2], v[3])));
 }
 
-PRODUCTS(set_of_halves, , half, float32x4_t, 4, 4, vdupq_n_f32(0), WIDEN, vld1q_f32, MULTIPLY_ADD, four_sums)
-PRODUCTS(set_of_floats, , float, float32x4_t, 4, 4, vdupq_n_f32(0), vld1q_f32, vld1q_f32, MULTIPLY_ADD, four_sums)
-PRODUCTS(set_of_bytes, , uint8_t, float32x4_t, 4, 4, vdupq_n_f32(0), WIDEN_BYTES, vld1q_f32, MULTIPLY_ADD, four_sums)
-
-static Products *products_of(int64_t size)
-{
-    return size == 1 ? set_of_bytes : size == sizeof(half) ? set_of_halves : set_of_floats;
-}
+SETS(products_of, , float32x4_t, 4, TILE, vld1q_f32, WIDEN, WIDEN_BYTES, MULTIPLY_ADD, four_sums)
 #endif
 
 /* The sum over ``asking`` of m rows of a query of their largest product with n rows, times scales, and the sum over the
@@ -128,16 +113,13 @@ static void sum_largest(const float *products, const float *scales, int64_t aski
         largest[i] = -INFINITY;
     for (int64_t r = 0; r < n; r++, products += m) {
         const float scale = scales ? scales[r] : 1;
-        float most[FOUR] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
-        for (int64_t i = 0; i < m; i += FOUR)
-            for (int w = 0; w < FOUR; w++) {
-                const float product = products[i + w] * scale;
-                largest[i + w] = product > largest[i + w] ? product : largest[i + w];
-                most[w] = product > most[w] ? product : most[w];
-            }
-        for (int w = 1; w < FOUR; w++)
-            most[0] = most[w] > most[0] ? most[w] : most[0];
-        *of_rows += most[0];
+        float most = -INFINITY;
+        for (int64_t i = 0; i < asking; i++) {
+            const float product = products[i] * scale;
+            largest[i] = product > largest[i] ? product : largest[i];
+            most = product > most ? product : most;
+        }
+        *of_rows += most;
     }
     for (int64_t i = 0; i < asking; i++)
         *of_query += largest[i];
