@@ -115,14 +115,15 @@ static PyObject *align(PyObject *module, PyObject *const *objects, Py_ssize_t n_
             (scales == NULL || same_length(arrays[5].view.shape[0], n, "scales for another number of rows")) &&
             lie_within(begins, ends, sets, n, &longest) &&
             /* Room for the query, then for its largest products, then for all products with a set. */
-            !(padded = PyMem_Calloc((size_t)(fours * (width + 1 + longest + TILE)), sizeof *padded)))
+            !(padded = PyMem_Calloc((size_t)(fours * (width + 1 + longest + TILE) + LINE), sizeof *padded)))
             PyErr_NoMemory();
         if (padded) {
             Products *const products = products_of(size);
-            const Set query = {padded, fours, width};
-            float *largest = padded + fours * width, *of_set = largest + fours;
+            float *const lined = padded + (LINE - (uintptr_t)padded % LINE) / sizeof *padded; /* no load takes two lines */
+            const Set query = {lined, fours, width};
+            float *largest = lined + fours * width, *of_set = largest + fours;
             for (int64_t i = 0; i < m; i++)
-                memcpy(padded + i * width, (const float *)arrays[0].view.buf + i * d, (size_t)d * sizeof *padded);
+                memcpy(lined + i * width, (const float *)arrays[0].view.buf + i * d, (size_t)d * sizeof *padded);
             Py_BEGIN_ALLOW_THREADS
             for (int64_t i = 0; i < sets; i++) {
                 const int64_t length = ends[i] - begins[i], next = i + 1 < sets ? i + 1 : i;
