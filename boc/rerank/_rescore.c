@@ -114,23 +114,26 @@ static PyObject *align(PyObject *module, PyObject *const *objects, Py_ssize_t n_
             same_length(arrays[4].view.shape[1], sets, "sums for another number of sets") &&
             (scales == NULL || same_length(arrays[5].view.shape[0], n, "scales for another number of rows")) &&
             lie_within(begins, ends, sets, n, &longest) &&
-            /* Room for the query, then for the products of a set, then for its largest products. */
-            !(padded = PyMem_Calloc((size_t)(fours * width + (fours + 1) * longest), sizeof *padded)))
+            /* Room for the query, then for its largest products, then for all products with a set. */
+            !(padded = PyMem_Calloc((size_t)(fours * (width + 1 + longest + TILE) + LINE), sizeof *padded)))
             PyErr_NoMemory();
         if (padded) {
-            Products *const products = size == 1 ? set_of_bytes : size == sizeof(half) ? set_of_halves : set_of_floats;
-            const Set query = {padded, fours, width};
-            float *of_set = padded + fours * width, *most = of_set + fours * longest;
+            Products *const products = products_of(size);
+            float *const lined = padded + (LINE - (uintptr_t)padded % LINE) / sizeof *padded; /* no load takes two lines */
+            const Set query = {lined, fours, width};
+            float *largest = lined + fours * width, *of_set = largest + fours;
             for (int64_t i = 0; i < m; i++)
-                memcpy(padded + i * width, (const float *)arrays[0].view.buf + i * d, (size_t)d * sizeof *padded);
+                memcpy(lined + i * width, (const float *)arrays[0].view.buf + i * d, (size_t)d * sizeof *padded);
             Py_BEGIN_ALLOW_THREADS
             for (int64_t i = 0; i < sets; i++) {
-                const int64_t length = ends[i] - begins[i];
+                const int64_t length = ends[i] - begins[i], next = i + 1 < sets ? i + 1 : i;
                 sums[i] = sums[sets + i] = 0;
                 if (length == 0 || m == 0)
                     continue;
-                products(&query, rows + begins[i] * d * size, length, d, of_set);
-                sum_largest(of_set, scales ? scales + begins[i] : NULL, m, length, most, sums + i, sums + sets + i);
+                products(&query, rows + begins[i] * d * size, length, d, rows + begins[next] * d * size,
+                         (ends[next] - begins[next]) * d * size, of_set);
+                sum_largest(of_set, scales ? scales + begins[i] : NULL, m, fours, length, largest, sums + i,
+                            sums + sets + i);
             }
             Py_END_ALLOW_THREADS
             result = Py_NewRef(Py_None);

@@ -6,25 +6,8 @@
 
 #include "rescore.h"
 
-#define FOUR 4 /* rows of the query that are multiplied at a time, with two of a set */
-
-#if defined(__x86_64__)
-#define VECTOR __m256
-#define LANES_OF 8
-#define NOTHING _mm256_setzero_ps()
-#define FLOATS _mm256_loadu_ps
-#define ADD_PRODUCT _mm256_fmadd_ps
-#define SUM_OF sum_of
-#define TARGET AVX2
-#else
-#define VECTOR float32x4_t
-#define LANES_OF 4
-#define NOTHING vdupq_n_f32(0)
-#define FLOATS vld1q_f32
-#define ADD_PRODUCT MULTIPLY_ADD
-#define SUM_OF vaddvq_f32
-#define TARGET
-#endif
+#define FOUR 4 /* rows of the query that are multiplied at a time, with TILE of a set */
+#define TILE 4
 
 /* A query: m rows of unit length, with rows of zeros to a multiple of FOUR, each with zeros to ``width``. */
 typedef struct {
@@ -32,73 +15,114 @@ typedef struct {
     int64_t m, width;
 } Set;
 
-/* Products of rows of a query, a multiple of FOUR, with n ``rows`` of d components: out[i * n + r]. */
-typedef void Products(const Set *query, const void *rows, int64_t n, int64_t d, float *out);
+/* Products of the rows of a query with n ``rows`` of d components: out[r * m + i], and room for TILE rows more. Meanwhile
+   the processor fetches ``bytes`` of the rows of the ``next`` set, which may lie anywhere. */
+typedef void Products(const Set *query, const void *rows, int64_t n, int64_t d, const char *next, int64_t bytes,
+                      float *out);
 
-/* Add the products of components from j on of two rows, at ONE and OTHER, with four rows of the query. */
-#define ADD_PRODUCTS(widen, ONE, OTHER)                        \
-    {                                                          \
-        const VECTOR x = widen(ONE), y = widen(OTHER);         \
-        VECTOR q = FLOATS(four + j);                           \
-        a0 = ADD_PRODUCT(x, q, a0), b0 = ADD_PRODUCT(y, q, b0); \
-        q = FLOATS(four + width + j);                          \
-        a1 = ADD_PRODUCT(x, q, a1), b1 = ADD_PRODUCT(y, q, b1); \
-        q = FLOATS(four + 2 * width + j);                      \
-        a2 = ADD_PRODUCT(x, q, a2), b2 = ADD_PRODUCT(y, q, b2); \
-        q = FLOATS(four + 3 * width + j);                      \
-        a3 = ADD_PRODUCT(x, q, a3), b3 = ADD_PRODUCT(y, q, b3); \
+/* After the last row of a set, the last row is multiplied again. */
+#define PRODUCTS(name, target, type, vector, lanes, tile, widen, floats, multiply_add, sums_of)             \
+    target static void name(const Set *query, const void *all, int64_t n, int64_t d, const char *next,            \
+                            int64_t bytes, float *out)                                                            \
+    {                                                                                                             \
+        const type *rows = all;                                                                                   \
+        const int64_t width = query->width, whole = d - d % (lanes);                                              \
+        for (int64_t r = 0; r < n; r += (tile)) {                                                                 \
+            const type *row[tile];                                                                                \
+            type rest[tile][lanes] = {{0}};                                                                       \
+            const int64_t size = d * (int64_t)sizeof(type);                                                       \
+            for (int64_t byte = r * size; byte < (r + (tile)) * size && byte < bytes; byte += LINE)               \
+                PREFETCH(next + byte);                                                                            \
+            for (int k = 0; k < (tile); k++) {                                                                    \
+                row[k] = rows + (r + k < n ? r + k : n - 1) * d;                                                  \
+                memcpy(rest[k], row[k] + whole, (size_t)(d - whole) * sizeof(type));                              \
+            }                                                                                                     \
+            for (int64_t i = 0; i < query->m; i += FOUR) {                                                        \
+                const float *four = query->rows + i * width;                                                      \
+                vector sums[tile][FOUR] = {0}, x[tile];                                                           \
+                for (int64_t j = 0; j < d; j += (lanes)) {                                                        \
+                    for (int k = 0; k < (tile); k++)                                                              \
+                        x[k] = widen(j < whole ? row[k] + j : rest[k]);                                           \
+                    for (int w = 0; w < FOUR; w++) {                                                              \
+                        const vector q = floats(four + w * width + j);                                            \
+                        for (int k = 0; k < (tile); k++)                                                          \
+                            sums[k][w] = multiply_add(x[k], q, sums[k][w]);                                       \
+                    }                                                                                             \
+                }                                                                                                 \
+                for (int k = 0; k < (tile); k++)                                                                  \
+                    sums_of(sums[k], out + (r + k) * query->m + i);                                               \
+            }                                                                                                     \
+        }                                                                                                         \
     }
 
-/* With an odd number of rows, the last row is multiplied twice. */
-#define PRODUCTS(name, type, widen)                                                                                     \
-    TARGET static void name(const Set *query, const void *all, int64_t n, int64_t d, float *out)                        \
-    {                                                                                                                   \
-        const type *rows = all;                                                                                         \
-        const int64_t width = query->width, whole = d - d % LANES_OF;                                                   \
-        for (int64_t r = 0; r < n; r += 2) {                                                                            \
-            const int64_t next = r + 1 < n ? r + 1 : r;                                                                 \
-            const type *one = rows + r * d, *other = rows + next * d;                                                   \
-            type rest[2][LANES_OF] = {{0}};                                                                             \
-            memcpy(rest[0], one + whole, (size_t)(d - whole) * sizeof(type));                                           \
-            memcpy(rest[1], other + whole, (size_t)(d - whole) * sizeof(type));                                         \
-            for (int64_t i = 0; i < query->m; i += FOUR) {                                                              \
-                const float *four = query->rows + i * width;                                                            \
-                VECTOR a0 = NOTHING, a1 = a0, a2 = a0, a3 = a0, b0 = a0, b1 = a0, b2 = a0, b3 = a0;                     \
-                int64_t j = 0;                                                                                          \
-                for (; j < whole; j += LANES_OF)                                                                        \
-                    ADD_PRODUCTS(widen, one + j, other + j)                                                             \
-                if (j < d)                                                                                              \
-                    ADD_PRODUCTS(widen, rest[0], rest[1])                                                               \
-                float *first = out + i * n + r, *second = out + i * n + next;                                           \
-                first[0] = SUM_OF(a0), first[n] = SUM_OF(a1), first[2 * n] = SUM_OF(a2), first[3 * n] = SUM_OF(a3);     \
-                second[0] = SUM_OF(b0), second[n] = SUM_OF(b1), second[2 * n] = SUM_OF(b2), second[3 * n] = SUM_OF(b3); \
-            }                                                                                                           \
-        }                                                                                                               \
+/* The products of sets of items of ``size`` bytes. */
+#define SETS(name, target, vector, lanes, tile, floats, halves, bytes, multiply_add, sums_of)              \
+    PRODUCTS(name##_halves, target, half, vector, lanes, tile, halves, floats, multiply_add, sums_of)      \
+    PRODUCTS(name##_floats, target, float, vector, lanes, tile, floats, floats, multiply_add, sums_of)     \
+    PRODUCTS(name##_bytes, target, uint8_t, vector, lanes, tile, bytes, floats, multiply_add, sums_of)     \
+    static Products *name(int64_t size)                                                                          \
+    {                                                                                                            \
+        return size == 1 ? name##_bytes : size == sizeof(half) ? name##_halves : name##_floats;                  \
     }
 
-PRODUCTS(set_of_halves, half, WIDEN)
-PRODUCTS(set_of_floats, float, FLOATS)
-PRODUCTS(set_of_bytes, uint8_t, WIDEN_BYTES)
+#if defined(__x86_64__)
+#define LANES_OF 16
+#define AVX512 __attribute__((target("avx512f,avx2,fma,f16c")))
+#define WIDEN_16(p) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(p)))
+#define WIDEN_16_BYTES(p) _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(p))))
 
-/* The sum over ``asking`` rows of the query of their largest product with n > 0 rows, which become products times scales,
-   and the sum over the rows of their largest with the query. ``most`` has room for n. */
-static void sum_largest(float *products, const float *scales, int64_t asking, int64_t n, float *most, float *of_query,
-                        float *of_rows)
+AVX2 static inline void four_sums(const __m256 *v, float *out)
+{
+    const __m256 s = _mm256_hadd_ps(_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));
+    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1)));
+}
+
+AVX512 static inline void four_sums_of_16(const __m512 *v, float *out)
+{
+    __m256 halves[FOUR];
+    for (int w = 0; w < FOUR; w++)
+        halves[w] = _mm256_add_ps(_mm512_castps512_ps256(v[w]),
+                                  _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(v[w]), 1)));
+    four_sums(halves, out);
+}
+
+SETS(by_8, AVX2, __m256, 8, 2, _mm256_loadu_ps, WIDEN, WIDEN_BYTES, _mm256_fmadd_ps, four_sums)
+SETS(by_16, AVX512, __m512, 16, TILE, _mm512_loadu_ps, WIDEN_16, WIDEN_16_BYTES, _mm512_fmadd_ps,
+     four_sums_of_16)
+
+static Products *products_of(int64_t size) { return (__builtin_cpu_supports("avx512f") ? by_16 : by_8)(size); }
+
+#else
+#define LANES_OF 4
+
+static inline void four_sums(const float32x4_t *v, float *out)
+{
+    vst1q_f32(out, vpaddq_f32(vpaddq_f32(v[0], v[1]), vpaddq_f32(v[2], v[3])));
+}
+
+SETS(products_of, , float32x4_t, 4, TILE, vld1q_f32, WIDEN, WIDEN_BYTES, MULTIPLY_ADD, four_sums)
+#endif
+
+/* The sum over ``asking`` of m rows of a query of their largest product with n rows, times scales, and the sum over the
+   rows of their largest with the query. ``largest`` has room for m. */
+static void sum_largest(const float *products, const float *scales, int64_t asking, int64_t m, int64_t n, float *largest,
+                        float *of_query, float *of_rows)
 {
     *of_query = *of_rows = 0;
-    for (int64_t r = 0; r < n; r++)
-        most[r] = -INFINITY;
-    for (int64_t i = 0; i < asking; i++, products += n) {
-        float largest = -INFINITY;
-        for (int64_t r = 0; r < n; r++) {
-            const float product = products[r] * (scales ? scales[r] : 1);
-            largest = product > largest ? product : largest;
-            most[r] = product > most[r] ? product : most[r];
+    for (int64_t i = 0; i < m; i++)
+        largest[i] = -INFINITY;
+    for (int64_t r = 0; r < n; r++, products += m) {
+        const float scale = scales ? scales[r] : 1;
+        float most = -INFINITY;
+        for (int64_t i = 0; i < asking; i++) {
+            const float product = products[i] * scale;
+            largest[i] = product > largest[i] ? product : largest[i];
+            most = product > most ? product : most;
         }
-        *of_query += largest;
+        *of_rows += most;
     }
-    for (int64_t r = 0; r < n; r++)
-        *of_rows += most[r];
+    for (int64_t i = 0; i < asking; i++)
+        *of_query += largest[i];
 }
 
 #endif

@@ -233,12 +233,13 @@ static const char *find_candidates(Call *call, Work *w, int64_t i)
     Candidates *found = &w->found;
     const int64_t first = call->offsets[i];
     const Terms terms = {call->terms + first, call->weights + first, (Py_ssize_t)(call->offsets[i + 1] - first)};
+    uint64_t threshold = ((uint64_t)1 << 32) - 1;
     found->n = 0;
     for (int64_t part = 0; part < call->whole->n_parts; part++) {
         Postings p = call->whole->parts[part].postings;
         p.scratch = &of_thread;
         const int64_t k = p.n < call->depth ? p.n : call->depth;
-        Best best = {w->keys, 0, k > 0 ? k : 1, w->room, ((uint64_t)1 << 32) - 1, call->whole->parts[part].mask};
+        Best best = {w->keys, 0, k > 0 ? k : 1, w->room, threshold, call->whole->parts[part].mask};
         const char *wrong = check(&p, terms);
         if (wrong != NULL)
             return wrong;
@@ -246,6 +247,9 @@ static const char *find_candidates(Call *call, Work *w, int64_t i)
             call->read = -1;
             return NULL;
         }
+        /* As many rows as are wanted reach this score, which rows of later parts must reach to be candidates. */
+        if (k == call->depth && best.threshold >> 32 > threshold >> 32)
+            threshold = (best.threshold >> 32 << 32) - 1;
         for (int64_t j = 0; j < best.count; j++, found->n++) {
             found->rows[found->n] = (uint32_t)~best.keys[j];
             found->ranks[found->n] = (uint32_t)(best.keys[j] >> 32);

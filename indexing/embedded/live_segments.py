@@ -1,6 +1,5 @@
 """Represent the parts of an index: segments with their tombstones."""
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -156,13 +155,12 @@ def read(
     (m,), in the given order."""
     if len(parts) == 1:
         return of(parts[0].segment, rows)
-    places = defaultdict[int, list[int]](list)
-    for place, number in enumerate(numbers.tolist()):
-        places[number].append(place)
-    values: dict[int, T] = {}
-    for number, mine in places.items():
-        values.update(zip(mine, of(parts[number].segment, rows[mine]), strict=True))
-    return [values[place] for place in range(len(rows))]
+    values = np.empty(len(rows), object)
+    for number in set(numbers.tolist()):
+        mine = numbers == number
+        values[mine] = of(parts[number].segment, rows[mine])
+    found: list[T] = values.tolist()
+    return found
 
 
 def owner(parts: Sequence[LiveSegment], key: str) -> tuple[LiveSegment, int]:

@@ -9,9 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from boc.manifest import Manifest
 from boc.rerank.compact import CompactCode
 
@@ -23,6 +20,8 @@ MERGE = 8  # number of segments of similar size that are merged into one
 FEW = 1 << 14
 """Number of rows below which segments are merged with each other at once, since each small segment
 costs a query as much as a large segment."""
+LIVE = 0.9
+"""Smallest share of live rows in a segment, since queries also read the terms of deleted rows."""
 
 
 @dataclass
@@ -39,17 +38,19 @@ class Merger:
 
     def add(self, segment: Segment) -> None:
         """Store a segment as a part, then merge the parts that are due."""
-        self.parts.append(self._write_merge([segment], [None]))
+        self.parts.append(self._write_merge([LiveSegment("", segment)]))
         while ripe := _ripe(self.parts, 0):
             self._merge(ripe)
 
     def settle(self) -> None:
-        """Merge all parts that are due, and rewrite segments with many deleted rows."""
-        # A segment is rewritten if half of its rows are deleted.
-        while ripe := (
-            _ripe(self.parts, FEW) or [p for p in self.parts if len(p) < len(p.segment) / 2][:1]
-        ):
+        """Merge all parts that are due, and rewrite segments with many deleted rows; a rewritten
+        segment takes in all smaller segments."""
+        while ripe := _ripe(self.parts, FEW) or self._worn():
             self._merge(ripe)
+
+    def _worn(self) -> list[LiveSegment]:
+        worn = [len(part) for part in self.parts if len(part) < LIVE * len(part.segment)]
+        return [part for part in self.parts if worn and len(part) <= max(worn)]
 
     def compact(self) -> None:
         """Merge all parts into one, unless the index is already a single part with all files and
@@ -64,21 +65,16 @@ class Merger:
         kept = [part for part in parts if len(part)]
         rest = [part for part in self.parts if part not in parts]
         if kept:
-            segments = [part.segment for part in kept]
-            rest.append(self._write_merge(segments, [part.live for part in kept]))
+            rest.append(self._write_merge(kept))
         self.parts[:] = rest
 
-    def _write_merge(
-        self,
-        segments: Sequence[Segment],
-        live: Sequence[NDArray[np.uint8] | None],
-    ) -> LiveSegment:
+    def _write_merge(self, parts: Sequence[LiveSegment]) -> LiveSegment:
         stage = self.home / f"building-{uuid.uuid4().hex[:12]}"
         fs.make(stage)
         files = merge(
             stage,
-            segments,
-            live,
+            [part.segment for part in parts],
+            [part.live for part in parts],
             self.manifest.fields,
             self.code,
         )

@@ -83,12 +83,13 @@ static void drop_ties(Candidates *c, uint32_t rank, int64_t tied, int64_t kept)
 }
 
 /* Keep the k of largest ranks in their order, of equal ranks those of the smaller id. */
-static void keep_largest(Candidates *c, int64_t k)
+DISPATCHED static void keep_largest(Candidates *c, int64_t k)
 {
     if (c->n <= k)
         return;
     const uint32_t least = reached(c->ranks, (size_t)c->n, (size_t)k);
-    int64_t above = 0, equal = 0, kept = 0;
+    uint32_t above = 0, equal = 0; /* as wide as ranks, so that as many are compared at a time */
+    int64_t kept = 0;
     for (int64_t i = 0; i < c->n; i++) {
         above += c->ranks[i] > least;
         equal += c->ranks[i] == least;

@@ -147,15 +147,6 @@ static inline void make_room(Best *best, Py_ssize_t more)
 
 static inline uint64_t key_of(uint32_t score, uint32_t row) { return (uint64_t)score << 32 | (uint32_t)~row; }
 
-static inline void offer(Best *best, uint32_t score, uint32_t row)
-{
-    const uint64_t key = key_of(score, row);
-    if (key > best->threshold && (best->mask == NULL || best->mask[row])) {
-        make_room(best, 1);
-        best->keys[best->count++] = key;
-    }
-}
-
 /* STATEMENT for each posting i from begin to end; `frequency` is its frequency. */
 #define EACH_OF(TYPE, STATEMENT)                                    \
     for (const TYPE *all = p->frequencies; i < end; i++) {          \
@@ -326,10 +317,19 @@ static void search_few(const Postings *p, Terms q, Py_ssize_t b, Best *best)
         const uint32_t *list = list_of(p, q.terms[t]) + b;
         count = add_few(p, list[0], list[1], (uint32_t)q.weights[t], count);
     }
-    for (size_t i = 0; i < count; i++) {
-        if (touched[i] < rows) /* as when the list was checked */
-            offer(best, scores[touched[i]], (uint32_t)(b * p->block) + touched[i]);
-        scores[touched[i]] = 0;
+    for (size_t i = 0; i < count;) {
+        make_room(best, PIECE);
+        Py_ssize_t kept = best->count;
+        for (const size_t end = i + PIECE < count ? i + PIECE : count; i < end; i++) {
+            const uint16_t local = touched[i] < rows ? touched[i] : 0; /* as when the list was checked */
+            const uint32_t row = (uint32_t)(b * p->block) + local;
+            best->keys[kept] = key_of(scores[local], row);
+            /* Without branches, since no rule tells which rows a mask drops. */
+            kept += (touched[i] < rows) & (best->keys[kept] > best->threshold) &
+                    (best->mask == NULL || best->mask[row] != 0);
+            scores[touched[i]] = 0;
+        }
+        best->count = kept;
     }
 }
 

@@ -237,6 +237,34 @@ def test_alignments_of_all_pairs_equal_the_slow_loops_and_those_one_by_one(
         assert column.tolist() == pytest.approx(scores.tolist(), abs=1e-5)
 
 
+@given(
+    words=st.integers(1, 9),
+    regions=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    width=st.integers(1, 70),
+    dtype=st.sampled_from(["float16", "float32", "int8"]),
+    sign=st.sampled_from([1, -1]),
+)
+def test_native_sums_equal_those_of_numpy_at_all_widths(
+    words: int,
+    regions: list[int],
+    width: int,
+    dtype: str,
+    sign: int,
+):
+    """Products of one sign show the padding of the last words and regions."""
+    rng = default_rng(width)
+    ends = np.cumsum(regions)
+    query = rng.random((words, width), np.float32)
+    rows = sign * 9 * rng.random((ends[-1], width))
+    rows = rows.astype(dtype)
+    sums = np.empty((2, len(regions)), np.float32)
+    dot_module._rescore.align(query, rows, ends - regions, ends, sums)
+    products = query @ rows.T.astype(np.float32)
+    for i, part in enumerate(np.split(products, ends[:-1], axis=1)):
+        right = [part.max(axis=1).sum(), part.max(axis=0).sum()]
+        assert sums[:, i].tolist() == pytest.approx(right, rel=1e-5, abs=1e-4)
+
+
 def test_alignments_of_sets_of_other_widths_or_by_no_metric_are_refused():
     one, other = (Ragged.from_sets([np.ones((2, width), np.float32)], width) for width in (2, 3))
     with pytest.raises(ValueError, match="width"):

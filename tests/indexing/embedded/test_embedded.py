@@ -291,6 +291,28 @@ def test_segment_of_mostly_deleted_rows_is_rewritten(tmp_path: Path):
     assert len(np.load(segment / "modality.npy")) == 10
 
 
+@pytest.mark.parametrize("deleted", [4, 5])
+def test_a_segment_with_more_than_a_tenth_deleted_is_rewritten_with_all_smaller_segments(
+    deleted: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(merge, "FEW", 1)
+    load(tmp_path, 40)
+    terms = random_terms(
+        0,
+        (1, 6),
+        5,
+        1,
+    )
+    with connect(f"file:{tmp_path}").edit("dogs") as editor:
+        editor.put(Rows([picture("new")], terms, np.ones((1, 3), np.float32)))
+        editor.delete([item.id for item in items_of(deleted)])
+        editor.commit("ef" * 32)
+    sizes = [len(np.load(path)) for path in tmp_path.glob("dogs/segment-*/modality.npy")]
+    assert sorted(sizes) == ([1, 40] if deleted == 4 else [36])
+
+
 def test_removal_of_damaged_index(home: Path):
     backend = connect(f"file:{home}")
     (folder_of(home, "segment") / "rows.npy").unlink()

@@ -103,6 +103,7 @@ def build(
     first = 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(merge, "FEW", 1)  # or the segments would be one
+        patch.setattr(merge, "LIVE", 0)
         for size in sizes:
             span = slice(first, first + size)
             if first == 0:
