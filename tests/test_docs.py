@@ -440,7 +440,9 @@ def test_docstring_examples_run(
 def test_traps_of_servers_are_handled_and_tested():
     """The modules and the tests that the table names are there."""
     page = (
-        (DOCS / "explanation" / "servers.md").read_text(encoding="utf-8").partition("## Pitfalls")[2]
+        (DOCS / "explanation" / "servers.md")
+        .read_text(encoding="utf-8")
+        .partition("## Pitfalls")[2]
     )
     rows = [row.split("|")[1:-1] for row in page.splitlines() if row.startswith("| ")][1:]
     folders = (ROOT / "tests" / "indexing" / "server", ROOT / "tests" / "contract")

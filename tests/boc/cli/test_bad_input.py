@@ -148,7 +148,7 @@ CASES = [
     ),
     (
         f"add photos {{home}}/photos.h5 --metadata {{home}}/fine.csv {AT}",
-        ["year:integer", "it has: camera:keyword"],
+        ["year:integer", "it declares: camera:keyword"],
     ),
     (f"delete photos {AT}", ["ids", "--all"]),
     (f"delete photos - {AT}", ["no ids"]),

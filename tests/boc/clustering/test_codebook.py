@@ -402,7 +402,7 @@ def test_captions_without_words(tmp_path: Path):
         [(["dog"], numbered("text", 1))],
         words=False,
     )
-    with FeatureFile(odd) as file, pytest.raises(click.UsageError, match="which words"):
+    with FeatureFile(odd) as file, pytest.raises(click.UsageError, match="words of its concepts"):
         list(sentences(file))
 
 
