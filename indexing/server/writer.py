@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -38,10 +38,10 @@ from .aliases import (
 from .binary import to_base64
 from .bulk import Bulk, Ledger, await_shards
 from .claim import Claim, check_first, check_unclaimed, in_use
-from .creation import create_index
+from .creation import create_index, name_apart
 from .force_merge import compact, refresh, reopen
 from .score_check import self_test, takes_vectors
-from .searches import scan
+from .searches import WHOLE, scan
 from .term_fields import STRATEGIES
 from .transport import RefusedError, Transport, UnfinishedError, UnreachableError
 from .vector_fields import VECTOR_FIELDS, Binary, fields_for
@@ -83,11 +83,12 @@ class ServerWriter:
         self._hold = Claim(self.transport, self.name, self.number)
 
     def __enter__(self) -> ServerWriter:
-        with ExitStack() as held:
-            # The context is not entered yet, so no exit would give the claim back.
-            held.callback(self._hold.release)
+        try:
             self._enter()
-            held.pop_all()
+        except BaseException:
+            # The context is not entered yet, so no exit would give the claim back.
+            self._hold.release()
+            raise
         return self
 
     def _enter(self) -> None:
@@ -240,7 +241,10 @@ class ServerWriter:
 
     def _create_with(self, vectors: str, largest: int) -> Generation:
         lacking = dict[str, str]()
-        physical = f"{self.name}-boc-{self._digest}-{self._next}"
+        physical = name_apart(
+            self.transport,
+            f"{self.name}-boc-{self._digest}-{self._next}",
+        )
         chosen = [self.address.field] if self.address.field is not None else self.order
         # Field types that need the fewest digits come first.
         for kind in sorted(chosen, key=lambda each: STRATEGIES[each].digits(largest)):
@@ -503,8 +507,7 @@ def counts(
         "digits": {"max": {"field": layout.own("digits")}},
     }
     body = {"size": 0, "aggs": aggregations}
-    params = {"allow_partial_search_results": "false"}
-    sums = transport.request("POST", f"/{index}/_search", body, **params)["aggregations"]
+    sums = transport.request("POST", f"/{index}/_search", body, **WHOLE)["aggregations"]
     sizes = {bucket["key"]: int(bucket["doc_count"]) for bucket in sums["modality"]["buckets"]}
     items: dict[str, int] = {modality: sizes.get(modality, 0) for modality in MODALITIES}
     return items, int(sums["postings"]["value"]), int(sums["digits"]["value"] or 1)

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from boc.manage.copy import copy_index
 from boc.plugins import backend
 from boc.search.searcher import Searcher
 from boc.types import Batch, Embeddings, Item
+from indexing.server import creation
+from indexing.server.creation import _read
 from indexing.server.transport import Json
 from tests.oracles import random_units, write_features
 from tests.servers.errors import RequestError
@@ -576,6 +579,62 @@ def test_removed_documents_stay_removed(site: Site) -> None:
         site.attach(progress=remove)
     assert detach_index(site.art, at=site.at) == 0
     assert not site.ask("GET", f"*{site.key}*?expand_wildcards=all")
+
+
+class Killed(BaseException):
+    """The end of a process: nothing of ours runs after it."""
+
+
+@pytest.mark.parametrize("kind", ["_index_template", "_template"])
+@pytest.mark.parametrize(
+    ("work", "creations"),
+    [
+        (Site.build, 1),
+        (partial(Site.build, replace=True), 1),
+        (partial(Site.build, shard="1/1"), 1),
+        (partial(Site.build, shard="1/1"), 2),
+        (Site.attach, 1),
+    ],
+    ids=["load", "replace", "code of parts", "part", "attach"],
+)
+def test_kill_after_a_creation_changes_no_alias(
+    site: Site,
+    monkeypatch: pytest.MonkeyPatch,
+    work: Step,
+    creations: int,
+    kind: str,
+):
+    """No index of ours has an alias of a template, not even before boc could take it away."""
+    site.make()
+    replaces = isinstance(work, partial) and "replace" in work.keywords
+    if replaces:
+        site.build()
+    for pattern in (site.art, site.pics):
+        content = {"aliases": {f"all{site.key}": {}}}
+        body = content if kind == "_template" else {"template": content}
+        site.ask("PUT", f"{kind}/{pattern}", {"index_patterns": [f"{pattern}*"], **body})
+        site.undo.append(("DELETE", f"{kind}/{pattern}", None))
+    site.ask("PUT", site.second)
+    before = {*site.ask("GET", f"_alias/all{site.key}")}
+    count = 0
+
+    def read(*given: Any) -> Json:
+        nonlocal count
+        count += not given[1].startswith("boc-probe-")
+        if count == creations:
+            raise Killed
+        return _read(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(creation, "_read", read)
+        with pytest.raises(Killed):
+            work(site)
+    assert {*site.ask("GET", f"_alias/all{site.key}")} == before == {site.second}
+    work(site)
+    name = site.art if work == Site.attach else site.pics
+    site.check(name)
+    assert name in backend(site.at).names()
+    assert {*site.ask("GET", f"_alias/all{site.key}")} == before
 
 
 def give_back(site: Site) -> None:
