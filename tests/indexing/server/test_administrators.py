@@ -587,12 +587,12 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("kind", ["_index_template", "_template"])
 @pytest.mark.parametrize(
-    ("work", "creations"),
+    ("work", "first"),
     [
         (Site.build, 1),
         (partial(Site.build, replace=True), 1),
         (partial(Site.build, shard="1/1"), 1),
-        (partial(Site.build, shard="1/1"), 2),
+        (partial(Site.build, shard="1/1"), 3),
         (Site.attach, 1),
     ],
     ids=["load", "replace", "code of parts", "part", "attach"],
@@ -601,10 +601,14 @@ def test_kill_after_a_creation_changes_no_alias(
     site: Site,
     monkeypatch: pytest.MonkeyPatch,
     work: Step,
-    creations: int,
+    first: int,
     kind: str,
 ):
-    """No index of ours has an alias of a template, not even before boc could take it away."""
+    """No index of ours has an alias of a template, not even before boc could take it away.
+
+    The process dies when it reads back an index that it created, at the ``first`` of these reads;
+    an index is read back twice.
+    """
     site.make()
     replaces = isinstance(work, partial) and "replace" in work.keywords
     if replaces:
@@ -621,7 +625,7 @@ def test_kill_after_a_creation_changes_no_alias(
     def read(*given: Any) -> Json:
         nonlocal count
         count += not given[1].startswith("boc-probe-")
-        if count == creations:
+        if count == first:
             raise Killed
         return _read(*given)
 
