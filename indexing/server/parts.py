@@ -34,7 +34,7 @@ from .aliases import (
     remember,
 )
 from .bulk import Bulk, await_shards
-from .claim import Claim, InUseError, check_unclaimed
+from .claim import PAUSE, Claim, InUseError, check_unclaimed
 from .creation import create_index, name_apart
 from .force_merge import refresh
 from .searches import WHOLE, stored_arrays
@@ -43,8 +43,6 @@ from .writer import ServerWriter, put_arrays
 
 TESTING = "testing"
 """The state of a generation whose creator is testing its scores while the other processes wait."""
-PAUSE = 0.5
-"""Seconds between two checks."""
 META = "boc_code"
 """The entry in the ``_meta`` of an index that stores a code."""
 CLAIM = "boc:publish"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -83,12 +83,11 @@ class ServerWriter:
         self._hold = Claim(self.transport, self.name, self.number)
 
     def __enter__(self) -> ServerWriter:
-        try:
-            self._enter()
-        except BaseException:
+        with ExitStack() as held:
             # The context is not entered yet, so no exit would give the claim back.
-            self._hold.release()
-            raise
+            held.callback(self._hold.release)
+            self._enter()
+            held.pop_all()
         return self
 
     def _enter(self) -> None:
