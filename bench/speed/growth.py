@@ -205,7 +205,8 @@ def measure(
         disk = sum(searcher.index.sizes().values()) / 1e6
         ours = [f"{value:.2f}" for value in took]
         rest = [f"{value:.2f}" for value in (disk, *child(memory, at, data.query_sets[0][:100]))]
-        yield [data.shape[0], shards, "boc", *found, *ours, loading, *rest]
+        case = [shards, "boc"] if server else ["", ""]
+        yield [data.shape[0], *case, *found, *ours, loading, *rest]
         if server is None:
             return
         begun = time.perf_counter()
