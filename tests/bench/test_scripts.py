@@ -22,20 +22,6 @@ def test_growth(tmp_path: Path):
     assert not any(row["server_ms"] or row["index"] for row in rows)
 
 
-@pytest.mark.servers
-def test_growth_on_a_server(tmp_path: Path):
-    rows = run_rows(
-        "growth.py",
-        f"--work {tmp_path} --server elasticsearch-9 --n 100 --dim 8 --queries 5 --rounds 1 "
-        "--shards 2",
-    )
-    assert [row["index"].partition(" ")[0] for row in rows] == ["boc", "hnsw"]
-    for row in rows:
-        assert row["shards"] == "2"
-        assert float(row["recall"]) > 0.9
-        assert all(float(row[name]) > 0 for name in ("server_ms", "client_ms", "disk_mb"))
-
-
 def test_all_codes(library: Path, tmp_path: Path):
     plain = library / "photos.h5"
     book = tmp_path / "book.npz"
