@@ -225,6 +225,9 @@ $(OUT)/race-ratios.csv: $(RATIOS:%=$(OUT)/%.csv)
 $(OUT)/growth.csv:
 	mkdir -p $(OUT)
 	$(call rows,speed.growth --work $(OUT)/work/growth --rounds 3 $(COUNTS:%=--n %) $(FEW_DIMENSIONS))
+$(OUT)/growth-server.csv:
+	mkdir -p $(OUT)
+	$(call rows,speed.growth --work $(OUT)/work/growth --server elasticsearch-9 --rounds 10 --n 50000 --n 500000 --shards 1 --shards 3)
 # Only by name: this benchmark takes hours and 10 GB.
 $(OUT)/growth-ten-million.csv:
 	mkdir -p $(OUT)

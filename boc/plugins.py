@@ -133,7 +133,7 @@ def _module(folder: str, name: str, what: str = "") -> ModuleType:
         return import_module(f"{folder}.{name}")
 
 
-NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
+NAME = re.compile(r"(?!boc-on-)[a-z0-9][a-z0-9_-]{0,99}")
 
 
 def find_item(index: Engine, id: str) -> Item:
@@ -152,7 +152,7 @@ def check_name(name: str) -> str:
     which states the rule."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         such = re.sub("[^a-z0-9_]+", "-", Path(str(name)).name.lower()).strip("-_")
-        rule = "use lower-case letters, digits, - and _, a letter or digit first"
+        rule = "use lower-case letters, digits, - and _, a letter or digit first but not boc-on-"
         raise BackendError(
             f"{name!r} cannot name an index; "
             f"{rule}{f', such as {such}' if NAME.fullmatch(such) else ''}",

@@ -289,12 +289,16 @@ def ratio(column: str, below: str, above: str, row: Row) -> str:
 
 
 def growth(rows: Rows) -> Table:
-    """Show one line per number of items."""
+    """Show one line per number of items, or on a server per number of items, shards and index."""
     return rows_table(
         rows.table,
         {
             "items": "{n:,.0f}",
+            "shards": "{shards}",
+            "index": "{index}",
             "recall": "{recall:.3s}",
+            "server, processor ms": "{server_ms:.2f}",
+            "client": "{client_ms:.2f}",
             "p50 ms": "{p50_ms:,.2f}",
             "p95": "{p95_ms:,.2f}",
             "p99": "{p99_ms:,.2f}",

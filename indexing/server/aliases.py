@@ -6,6 +6,9 @@ up. A generation that is being loaded does not have the alias NAME, so no search
 written through another alias, never by its own name: a server would recreate a missing index with
 guessed fields, but refuses to write to a missing alias. Publishing swaps the alias in one request.
 The previous generation stays until the next load begins, so that its readers can continue.
+
+If a template of the cluster gives aliases to indexes of such names, ``boc-on-`` precedes the name
+of a generation, as it precedes the name of each attachment.
 """
 
 from __future__ import annotations
@@ -30,9 +33,9 @@ from .term_fields import STRATEGIES, Strategy
 from .transport import Json, RefusedError, Transport
 from .vector_fields import VECTOR_FIELDS, VectorField
 
-ATTACHED_NAME = "boc-on-"
-"""The prefix of the index of an attachment, chosen so that no pattern of the other program matches
-it."""
+APART = "boc-on-"
+"""The prefix of an index that patterns of other programs are not to match. No name of an index of
+boc begins with it."""
 PHYSICAL = re.compile(r"(?P<name>.+)-boc-(?P<digest>[0-9a-f]{12})-(?P<number>[1-9][0-9]*)")
 
 
@@ -141,8 +144,8 @@ def attached_alias(name: str) -> str:
 
 
 def attached_name(physical: str) -> str:
-    """Return the name under which the attachment ``physical`` was made."""
-    return physical.rpartition("-boc-")[0].removeprefix(ATTACHED_NAME)
+    """Return the name under which the generation ``physical`` was made."""
+    return physical.rpartition("-boc-")[0].removeprefix(APART)
 
 
 def digest_of(manifest: Manifest, how: Sequence[Any]) -> str:
@@ -161,15 +164,19 @@ def meta(manifest: Manifest, state: AliasState) -> Json:
 
 def generations(transport: Transport, name: str) -> list[Generation]:
     """Return all generations of ``name``, including its attachments, oldest first."""
-    patterns = [f"{name}-boc-*", f"{ATTACHED_NAME}{name}-boc-*"]
+    return _parse_generations(made_for(transport, name), name)
+
+
+def made_for(transport: Transport, name: str) -> Json:
+    """Return the entries of all indexes that boc made for ``name``."""
+    patterns = [f"{name}-boc-*", f"{APART}{name}-boc-*"]
     try:
-        indices = indices_of(transport, ",".join(patterns))
+        return indices_of(transport, ",".join(patterns))
     except RefusedError as error:
-        # Only an attachment needs the right to the second pattern.
+        # Few users need the right to the second pattern.
         if error.status != 403:
             raise
-        indices = indices_of(transport, patterns[0])
-    return _parse_generations(indices, name)
+        return indices_of(transport, patterns[0])
 
 
 def live_generation(transport: Transport, name: str) -> Generation:
@@ -369,15 +376,11 @@ def names(transport: Transport) -> list[str]:
     result = set()
     answer = transport.request("GET", "/_resolve/index/*-boc-*", expand_wildcards="all")
     for entry in answer.get("indices", ()):
-        match = PHYSICAL.fullmatch(entry["name"])
-        if match is None:
+        if not PHYSICAL.fullmatch(entry["name"]):
             continue
-        aliases = entry.get("aliases", ())
-        attached = attached_name(entry["name"])
-        if attached_alias(attached) in aliases:
-            result.add(attached)
-        elif match["name"] in aliases:
-            result.add(match["name"])
+        name = attached_name(entry["name"])
+        if not {name, attached_alias(name)}.isdisjoint(entry.get("aliases", ())):
+            result.add(name)
     return sorted(result)
 
 
@@ -445,11 +448,9 @@ def _parse_generations(indices: Json, name: str) -> list[Generation]:
         match = PHYSICAL.fullmatch(physical)
         if not match or "boc" not in _meta_of(entry):
             continue
-        number = int(match["number"])
-        generation = _generation(physical, entry, name, match["digest"], number)
-        owned = f"{ATTACHED_NAME}{name}" if generation.state.attached else name
-        if match["name"] in (name, owned):
-            result.append(generation)
+        if match["name"].removeprefix(APART) == name:
+            number = int(match["number"])
+            result.append(_generation(physical, entry, name, match["digest"], number))
     return sorted(result, key=lambda generation: generation.number)
 
 

@@ -28,7 +28,7 @@ from boc.vectors import batches
 
 from .address import Address
 from .aliases import (
-    ATTACHED_NAME,
+    APART,
     THEIRS,
     AliasState,
     Generation,
@@ -51,7 +51,7 @@ from .engine import ServerEngine
 from .force_merge import refresh
 from .requests import ALL, ATTACHED, OBJECT, WINDOW, code_body, documents, object_mapping
 from .score_check import lack_of
-from .searches import SCAN, scan
+from .searches import SCAN, WHOLE, scan
 from .term_fields import STRATEGIES
 from .transport import Json, RefusedError, Transport
 from .writer import counts, put_arrays
@@ -255,7 +255,7 @@ class ServerAttachment:
             targets=(self._physical,),
             by=self._claim.key,
         )
-        physical = f"{ATTACHED_NAME}{self.name}-boc-{digest}-1"
+        physical = f"{APART}{self.name}-boc-{digest}-1"
         fresh = Generation(physical, self.name, digest, 1, False, manifest, state)
         alias = fresh.loading_alias
         body = code_body(meta(manifest, state), alias, self._address.replicas)
@@ -288,7 +288,6 @@ class ServerAttachment:
         if key is not None:
             self._check_key(key)
         path = f"/{self.name}/_search"
-        params = {"allow_partial_search_results": "false"}
         for part in batches(list(places), min(KEYS, self._settings("max_terms_count", KEYS))):
             body = {
                 "query": {"terms": {key or "_id": part}},
@@ -297,7 +296,7 @@ class ServerAttachment:
                 "docvalue_fields": [*filter(None, (ROW, key))],
                 "track_total_hits": True,
             }
-            hits = self._transport.search(path, body, **params)["hits"]
+            hits = self._transport.search(path, body, **WHOLE)["hits"]
             if hits["total"]["value"] > WINDOW:
                 raise BackendError(
                     f"more than {WINDOW} documents have {KEYS} values of {key}; choose a rarer key",
@@ -417,11 +416,9 @@ class ServerAttachment:
             self._check_single()
             if OBJECT not in self._mapping.get("properties", {}):
                 raise nothing
-        indices = list(self._indices)
+        indices = dict.fromkeys(self._indices)
         for each in attached:
-            for target in each.state.targets:
-                if target not in indices and target in indices_of(self._transport, target):
-                    indices.append(target)
+            indices |= dict.fromkeys(each.state.targets)
         count = 0
         for index in indices:
             for _ in self._remove_codes(index):

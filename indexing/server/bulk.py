@@ -21,6 +21,8 @@ import orjson
 from boc.errors import BackendError, note
 from boc.vectors import batches
 
+from .aliases import attached_name
+from .searches import WHOLE
 from .transport import (
     AWAY,
     Json,
@@ -43,10 +45,9 @@ def await_shards(transport: Transport, index: str, patience: float) -> None:
     """Wait until every shard of ``index`` responds. Raises UnfinishedError, which names the missing
     shards, after ``patience`` seconds."""
     begun = noted = time.monotonic()
-    params = {"allow_partial_search_results": "false"}
     while True:
         try:
-            transport.request("POST", f"/{index}/_search", {"size": 0}, **params)
+            transport.request("POST", f"/{index}/_search", {"size": 0}, **WHOLE)
             return
         except (RefusedError, UnreachableError) as error:
             if isinstance(error, RefusedError) and error.status not in (500, 503):
@@ -271,7 +272,7 @@ class Bulk:
             if cause := (error.get("caused_by") or {}).get("reason"):
                 reason = f"{reason} ({cause})"
             if kind == "index_not_found_exception" and self.require_alias:
-                name = self.target.rpartition("-boc-")[0] or self.target
+                name = attached_name(self.target) or self.target
                 raise BackendError(
                     f"{self.transport.label}: another command has published, replaced or removed "
                     f"{name} meanwhile",

@@ -28,6 +28,9 @@ BEAT = 3.0
 DEAD = 15.0
 """Seconds without a change after which an owner on another machine is considered dead."""
 PAUSE = 0.5
+"""Seconds between two checks."""
+LOAD = "boc:load:{}"
+"""The id of the document that claims a part, with the number of the part."""
 
 
 class InUseError(BackendError):
@@ -41,7 +44,7 @@ class Claim:
         self.key = uuid4().hex
         self._transport = transport
         self._name = name
-        self._id = claim_id(number)
+        self._id = LOAD.format(number)
         self._thread: threading.Thread | None = None
         self._files = ExitStack()
         self._files.enter_context(file_lock(_file(self.key), name))
@@ -112,11 +115,6 @@ class Claim:
         self._files.close()
 
 
-def claim_id(number: int) -> str:
-    """Return the id of the document that claims part ``number``."""
-    return f"boc:load:{number}"
-
-
 def in_use(transport: Transport, name: str) -> InUseError:
     """Return the error for a name that another process is writing."""
     return InUseError(
@@ -129,7 +127,7 @@ def check_unclaimed(transport: Transport, generations: Sequence[Generation]) -> 
     """Raise BackendError if a living process loads one of these generations, or a part of it. The
     creator of a generation may not have claimed it yet."""
     for each in generations:
-        ids = [claim_id(number + 1) for number in range(each.state.parts)]
+        ids = [LOAD.format(number + 1) for number in range(each.state.parts)]
         there = _documents(transport, each.physical, ids)
         if _lives(transport, each.physical, there) or (not there and _holds(each.state.by)):
             raise in_use(transport, each.name)

@@ -156,7 +156,7 @@ class Contents:
         """Return the bytes per part; the result is empty if this user has no right to the
         statistics."""
         try:
-            return sizes(self._transport, self.generation)
+            return self._sizes()
         except RefusedError as error:
             if error.status != 403:
                 raise
@@ -219,34 +219,34 @@ class Contents:
             "index",
         )
 
-
-def sizes(transport: Transport, generation: Generation) -> dict[str, int]:
-    """Return the bytes of ``PARTS`` and of everything ``other``. For an attached code, only the
-    size of its vectors is computed, from their number."""
-    manifest = generation.manifest
-    parts = dict.fromkeys(PARTS.values(), 0)
-    count = sum(manifest.items.values())
-    parts["vectors"] = generation.vectors.bytes(manifest.identity.dim) * count
-    if generation.layout.prefix:
-        return parts
-    index = generation.physical
-    path = f"/{index}/_stats/segments"
-    answer = transport.request("GET", path, include_segment_file_sizes="true")
-    files = {
-        suffix: int(entry["size_in_bytes"])
-        for suffix, entry in answer["_all"]["primaries"]["segments"]["file_sizes"].items()
-    }
-    try:
-        # OpenSearch lacks this analysis, and a user may lack the right to it.
-        params: Json = {"run_expensive_tasks": "true", "timeout": 600}
-        fields = transport.request("POST", f"/{index}/_disk_usage", **params)[index]["fields"]
-    except RefusedError:
-        for suffix in ("doc", "pos", "psm", "tim", "tip", "tmd"):
-            parts["postings"] += files.get(suffix, 0)
-    else:
+    def _sizes(self) -> dict[str, int]:
+        """Return the bytes of ``PARTS`` and of everything ``other``. For an attached code, only the
+        size of its vectors is computed, from their number."""
         parts = dict.fromkeys(PARTS.values(), 0)
-        for path, entry in fields.items():
-            part = PARTS.get(path.partition(".")[0])
-            if part is not None:
-                parts[part] += int(entry["total_in_bytes"])
-    return parts | {"other": max(0, sum(files.values()) - sum(parts.values()))}
+        count = sum(self.manifest.items.values())
+        parts["vectors"] = self._vectors.bytes(self.manifest.identity.dim) * count
+        if self._layout.prefix:
+            return parts
+        index = self.generation.physical
+        path = f"/{index}/_stats/segments"
+        answer = self._transport.request("GET", path, include_segment_file_sizes="true")
+        files = {
+            suffix: int(entry["size_in_bytes"])
+            for suffix, entry in answer["_all"]["primaries"]["segments"]["file_sizes"].items()
+        }
+        try:
+            # OpenSearch lacks this analysis, and a user may lack the right to it.
+            params: Json = {"run_expensive_tasks": "true", "timeout": 600}
+            fields = self._transport.request("POST", f"/{index}/_disk_usage", **params)[index][
+                "fields"
+            ]
+        except RefusedError:
+            for suffix in ("doc", "pos", "psm", "tim", "tip", "tmd"):
+                parts["postings"] += files.get(suffix, 0)
+        else:
+            parts = dict.fromkeys(PARTS.values(), 0)
+            for path, entry in fields.items():
+                part = PARTS.get(path.partition(".")[0])
+                if part is not None:
+                    parts[part] += int(entry["total_in_bytes"])
+        return parts | {"other": max(0, sum(files.values()) - sum(parts.values()))}

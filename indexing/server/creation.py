@@ -1,6 +1,7 @@
 """Create an index of boc's own, without the additions of a cluster's templates."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from fnmatch import filter as matching
 from typing import Any
 
@@ -8,8 +9,9 @@ import orjson
 
 from boc.errors import BackendError
 
+from .aliases import APART
 from .force_merge import reopen
-from .transport import Json, Transport
+from .transport import Json, RefusedError, Transport
 
 MANAGED = (
     "index.lifecycle.",
@@ -24,6 +26,25 @@ PIPELINES = (
 )
 
 
+def name_apart(transport: Transport, usual: str) -> str:
+    """Return a name for a new index to which no template of the cluster gives aliases: ``usual``,
+    or this name after ``boc-on-``. A process may be killed before ``create_index`` removes aliases.
+
+    Return ``usual`` if both names get aliases, or if this user may not read templates.
+    """
+    with suppress(RefusedError):
+        legacy = transport.request("GET", "/_template").values()
+        for name in (usual, APART + usual):
+            answer = transport.request("POST", f"/_index_template/_simulate_index/{name}")
+            found = [answer.get("template", {})]
+            for each in legacy:
+                if any(matching([name], pattern) for pattern in each["index_patterns"]):
+                    found.append(each)
+            if not any(each.get("aliases") for each in found):
+                return name
+    return usual
+
+
 def create_index(transport: Transport, index: str, body: Json) -> Json:
     """Create ``index``, read it back, remove whatever templates added, and wait for its shards.
     Return the server's response.
@@ -34,11 +55,8 @@ def create_index(transport: Transport, index: str, body: Json) -> Json:
     # Additions are removed first, since an alias of another program refuses writes meanwhile.
     transport.request("PUT", f"/{index}", body, wait_for_active_shards=0)
     try:
-        entry = _read(transport, index)
-        if _take_away(transport, index, entry, body):
-            entry = _read(transport, index)
-        added = list(_additions(entry, body))
-        if added:
+        _take_away(transport, index, body)
+        if added := list(_additions(_read(transport, index), body)):
             raise BackendError(
                 f"a template of the cluster {', '.join(added)}, so {index} would drop or change "
                 "written data; change it (GET /_index_template, GET /_template), then repeat "
@@ -51,9 +69,9 @@ def create_index(transport: Transport, index: str, body: Json) -> Json:
 
 
 def _read(transport: Transport, index: str) -> Json:
+    entry: Json
     (entry,) = transport.request("GET", f"/{index}", flat_settings="true").values()
-    result: Json = entry
-    return result
+    return entry
 
 
 def _foreign(entry: Json, body: Json) -> tuple[list[str], Json]:
@@ -67,18 +85,17 @@ def _foreign(entry: Json, body: Json) -> tuple[list[str], Json]:
     return aliases, settings
 
 
-def _take_away(transport: Transport, index: str, entry: Json, body: Json) -> bool:
-    """Remove every addition that can be removed; return whether any was removed."""
+def _take_away(transport: Transport, index: str, body: Json) -> None:
+    """Remove every addition that can be removed."""
+    entry = _read(transport, index)
     aliases, settings = _foreign(entry, body)
     if aliases:
         actions = [{"remove": {"index": index, "alias": alias}} for alias in aliases]
         transport.request("POST", "/_aliases", {"actions": actions})
     if settings:
         transport.request("PUT", f"/{index}/_settings", settings)
-    computed = entry["mappings"].get("runtime", ())
-    if computed:
+    if computed := entry["mappings"].get("runtime", ()):
         transport.request("PUT", f"/{index}/_mapping", {"runtime": dict.fromkeys(computed)})
-    return bool(aliases or settings or computed)
 
 
 def _additions(entry: Json, body: Json) -> Iterator[str]:

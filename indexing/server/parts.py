@@ -29,21 +29,20 @@ from .aliases import (
     drop_index,
     generations,
     indices_of,
+    made_for,
     newest_whole,
     remember,
 )
 from .bulk import Bulk, await_shards
-from .claim import Claim, InUseError, check_unclaimed
-from .creation import create_index
+from .claim import PAUSE, Claim, InUseError, check_unclaimed
+from .creation import create_index, name_apart
 from .force_merge import refresh
-from .searches import stored_arrays
+from .searches import WHOLE, stored_arrays
 from .transport import Json, RefusedError, Transport, UnfinishedError
 from .writer import ServerWriter, put_arrays
 
 TESTING = "testing"
 """The state of a generation whose creator is testing its scores while the other processes wait."""
-PAUSE = 0.5
-"""Seconds between two checks."""
 META = "boc_code"
 """The entry in the ``_meta`` of an index that stores a code."""
 CLAIM = "boc:publish"
@@ -145,8 +144,7 @@ class PartWriter(ServerWriter):
         refresh(self.transport, physical)
         markers = [f"boc:part:{number}" for number in range(1, self.count + 1)]
         body = {"query": {"ids": {"values": markers}}, "size": self.count}
-        params = {"allow_partial_search_results": "false"}
-        hits = self.transport.search(f"/{physical}/_search", body, **params)["hits"]["hits"]
+        hits = self.transport.search(f"/{physical}/_search", body, **WHOLE)["hits"]["hits"]
         return [hit["_source"] for hit in hits]
 
     def _claim(self, *, again: bool) -> bool:
@@ -184,7 +182,7 @@ def share_code(
     """Return the result of ``learn``. Only the first process to claim ``key`` runs it; the others
     use that process's result. ``key`` is 12 hex digits that identify the training data and the
     method."""
-    physical = f"{name}-boc-{key}-code"
+    physical = name_apart(transport, f"{name}-boc-{key}-code")
     alias = f"{physical}.load"
     claim = Claim(transport, name)
     try:
@@ -231,6 +229,6 @@ def _make(transport: Transport, physical: str, alias: str) -> None:
 
 def forget(transport: Transport, name: str) -> None:
     """Remove the codes that loads of ``name`` shared."""
-    for physical, entry in indices_of(transport, f"{name}-boc-*-code").items():
+    for physical, entry in made_for(transport, name).items():
         if META in entry["mappings"].get("_meta", {}):
             drop_index(transport, physical)

@@ -4,9 +4,9 @@ A dozen documents with known scores are indexed, searched, and removed. A small 
 shows how a server can store codes.
 """
 
+import time
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import numpy as np
 import orjson
@@ -15,9 +15,11 @@ from scipy import sparse
 from boc.errors import BackendError
 from boc.types import TermMatrix
 
+from .aliases import drop_index, indices_of
 from .bulk import Bulk
 from .creation import create_index
-from .requests import OWN_SETTINGS
+from .requests import empty_body
+from .searches import WHOLE
 from .term_fields import STRATEGIES, Strategy
 from .transport import Json, RefusedError, Transport
 from .vector_fields import VectorField
@@ -43,7 +45,6 @@ def self_test(transport: Transport, index: str, strategy: Strategy) -> str | Non
     terms = check_documents()
     documents = list(strategy.documents(terms))
     digits = strategy.digits(int(terms.data.max()))
-    params = {"routing": ROUTING, "allow_partial_search_results": "false"}
     scores = []
     try:
         _bulk(transport, index, [{"terms": strategy.field(document)} for document in documents])
@@ -54,7 +55,8 @@ def self_test(transport: Transport, index: str, strategy: Strategy) -> str | Non
                 "size": len(documents),
                 "_source": False,
             }
-            answer = transport.request("POST", f"/{index}/_search", body, **params)
+            path = f"/{index}/_search"
+            answer = transport.request("POST", path, body, routing=ROUTING, **WHOLE)
             # Documents that are not among the hits have a score of 0.
             scores.append(np.zeros(len(documents)))
             for hit in answer["hits"]["hits"]:
@@ -103,9 +105,19 @@ def lack_of(transport: Transport, field: str) -> str | None:
     """Return the reason why the server cannot store codes with this strategy, tested with a small
     temporary index, or None if it can."""
     strategy = STRATEGIES[field]
+    index = f"boc-probe-{uuid.uuid4().hex[:12]}"
+    body = empty_body({}, {"terms": strategy.mapping}, [], 0)
+    body["settings"] |= strategy.settings
     try:
-        with _trial(transport, {"terms": strategy.mapping}, strategy.settings) as index:
+        # Remove the indexes of processes that were killed more than a day ago.
+        for each, entry in indices_of(transport, "boc-probe-*").items():
+            if int(entry["settings"]["index"]["creation_date"]) < 1000 * (time.time() - 86_400):
+                drop_index(transport, each)
+        create_index(transport, index, body)
+        try:
             return self_test(transport, index, strategy)
+        finally:
+            transport.request("DELETE", f"/{index}")
     except RefusedError as error:
         if error.status in (401, 403) and not error.kind.endswith("block_exception"):
             return "this user may not make the index boc-probe-*"
@@ -132,19 +144,3 @@ def takes_vectors(transport: Transport, index: str, field: VectorField, dim: int
         return False
     transport.request("DELETE", path)
     return len(hits) == 1
-
-
-@contextmanager
-def _trial(transport: Transport, properties: Json, settings: Json) -> Iterator[str]:
-    """Yield the name of a small index, which is removed afterwards. Raises RefusedError if the
-    server does not create it."""
-    index = f"boc-probe-{uuid.uuid4().hex[:12]}"
-    body: Json = {
-        "settings": {"number_of_shards": 1, "number_of_replicas": 0, **OWN_SETTINGS, **settings},
-        "mappings": {"dynamic": False, "properties": properties},
-    }
-    create_index(transport, index, body)
-    try:
-        yield index
-    finally:
-        transport.request("DELETE", f"/{index}")

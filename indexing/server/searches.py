@@ -27,7 +27,7 @@ GONE = AWAY | {"search_context_missing_exception"}
 PAUSES = (0.0, 0.2, 1.0)
 """Seconds before a search is repeated after such an error, since the cluster needs a moment to
 switch to another copy."""
-SEARCH = "_search?allow_partial_search_results=false"
+WHOLE = {"allow_partial_search_results": "false"}
 """With this option, the request fails if a shard does not respond, instead of leaving a gap in the
 hits."""
 
@@ -54,10 +54,8 @@ class Searches:
 
     def ask(self, body: Json, **params: Any) -> Json:
         """Return the response to one search; ``params`` are additional URL parameters."""
-        path = f"/{self.target}/{SEARCH}"
-        for name, value in params.items():
-            path += f"&{name}={value}"
-        return self._check(self.transport.search(path, self.narrow(body)))
+        path = f"/{self.target}/_search"
+        return self._check(self.transport.search(path, self.narrow(body), **WHOLE, **params))
 
     def pages(self, bodies: Sequence[Json], k: int, **params: Any) -> list[tuple[list[Json], int]]:
         """Return at most k hits for each body, and the number of matching documents; for k above
@@ -79,7 +77,7 @@ class Searches:
             return [(hits, len(hits)) for hits in scans]
         if len(bodies) == 1:
             return [_page(self.ask(bodies[0], **params))]
-        head = orjson.dumps({"allow_partial_search_results": False, **params})
+        head = orjson.dumps(WHOLE | params)
         lines = b"".join(head + b"\n" + dumps(self.narrow(body)) + b"\n" for body in bodies)
         answer = self.transport.search(f"/{self.target}/_msearch", lines)
         return [_page(self._check(each)) for each in answer["responses"]]
@@ -161,7 +159,7 @@ def scan(
     # A cluster may forbid longer times (search.max_keep_alive).
     keep = "1m"
     pit = transport.open_pit(index, keep)
-    path = f"/{SEARCH}"
+    path = "/_search"
     page: Json = {
         **body,
         "track_total_hits": False,
@@ -171,12 +169,12 @@ def scan(
         while left > 0:
             page["size"] = min(size, left)
             try:
-                answer = transport.request("POST", path, page)
+                answer = transport.request("POST", path, page, **WHOLE)
             except RefusedError as error:
                 if error.status != 403 or "search_after" in page or "pit" not in page:
                     raise
                 # Rights on an alias alone do not allow its points in time.
-                path = f"/{index}/{SEARCH}"
+                path = f"/{index}/_search"
                 del page["pit"]
                 continue
             hits = answer["hits"]["hits"]

@@ -38,10 +38,10 @@ from .aliases import (
 from .binary import to_base64
 from .bulk import Bulk, Ledger, await_shards
 from .claim import Claim, check_first, check_unclaimed, in_use
-from .creation import create_index
+from .creation import create_index, name_apart
 from .force_merge import compact, refresh, reopen
 from .score_check import self_test, takes_vectors
-from .searches import scan
+from .searches import WHOLE, scan
 from .term_fields import STRATEGIES
 from .transport import RefusedError, Transport, UnfinishedError, UnreachableError
 from .vector_fields import VECTOR_FIELDS, Binary, fields_for
@@ -240,7 +240,10 @@ class ServerWriter:
 
     def _create_with(self, vectors: str, largest: int) -> Generation:
         lacking = dict[str, str]()
-        physical = f"{self.name}-boc-{self._digest}-{self._next}"
+        physical = name_apart(
+            self.transport,
+            f"{self.name}-boc-{self._digest}-{self._next}",
+        )
         chosen = [self.address.field] if self.address.field is not None else self.order
         # Field types that need the fewest digits come first.
         for kind in sorted(chosen, key=lambda each: STRATEGIES[each].digits(largest)):
@@ -503,8 +506,7 @@ def counts(
         "digits": {"max": {"field": layout.own("digits")}},
     }
     body = {"size": 0, "aggs": aggregations}
-    params = {"allow_partial_search_results": "false"}
-    sums = transport.request("POST", f"/{index}/_search", body, **params)["aggregations"]
+    sums = transport.request("POST", f"/{index}/_search", body, **WHOLE)["aggregations"]
     sizes = {bucket["key"]: int(bucket["doc_count"]) for bucket in sums["modality"]["buckets"]}
     items: dict[str, int] = {modality: sizes.get(modality, 0) for modality in MODALITIES}
     return items, int(sums["postings"]["value"]), int(sums["digits"]["value"] or 1)

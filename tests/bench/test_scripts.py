@@ -19,6 +19,7 @@ def test_growth(tmp_path: Path):
     )
     assert [row["n"] for row in rows] == ["100", "200"]
     assert all(any(row.values()) for row in rows)
+    assert not any(row["server_ms"] or row["index"] for row in rows)
 
 
 def test_all_codes(library: Path, tmp_path: Path):

@@ -25,6 +25,7 @@ from boc.manage.copy import copy_index
 from boc.plugins import backend
 from boc.search.searcher import Searcher
 from boc.types import Batch, Embeddings, Item
+from indexing.server import creation
 from indexing.server.transport import Json
 from tests.oracles import random_units, write_features
 from tests.servers.errors import RequestError
@@ -576,6 +577,59 @@ def test_removed_documents_stay_removed(site: Site) -> None:
         site.attach(progress=remove)
     assert detach_index(site.art, at=site.at) == 0
     assert not site.ask("GET", f"*{site.key}*?expand_wildcards=all")
+
+
+class Killed(BaseException):
+    """The end of a process: nothing of ours runs after it."""
+
+
+@pytest.mark.parametrize("kind", ["_index_template", "_template"])
+@pytest.mark.parametrize(
+    ("options", "reads"),
+    [
+        ({}, 0),
+        ({"replace": True}, 0),
+        ({"shard": "1/1"}, 0),
+        ({"shard": "1/1"}, 2),
+    ],
+    ids=["load", "replace", "code of parts", "part"],
+)
+def test_kill_after_a_creation_changes_no_alias(
+    site: Site,
+    monkeypatch: pytest.MonkeyPatch,
+    options: Json,
+    reads: int,
+    kind: str,
+):
+    """No index of ours has an alias of a template, not even before boc could take it away.
+
+    The process dies when it reads back an index that it created, after as many other ``reads``.
+    """
+    if "replace" in options:
+        site.build()
+    theirs = f"{site.pics}-theirs"
+    content = {"aliases": {f"all{site.key}": {}}}
+    body = content if kind == "_template" else {"template": content}
+    site.ask("PUT", f"{kind}/{site.pics}", {"index_patterns": [f"{site.pics}*"], **body})
+    site.undo.append(("DELETE", f"{kind}/{site.pics}", None))
+    site.ask("PUT", theirs)
+    left = iter(range(reads))
+    whole = creation._read
+
+    def read(*given: Any) -> Json:
+        if next(left, None) is None:
+            raise Killed
+        return whole(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(creation, "_read", read)
+        with pytest.raises(Killed):
+            site.build(**options)
+    assert {*site.ask("GET", f"_alias/all{site.key}")} == {theirs}
+    site.build(**options)
+    site.check(site.pics)
+    assert {*site.ask("GET", f"_alias/all{site.key}")} == {theirs}
+    assert site.pics in backend(site.at).names()
 
 
 def give_back(site: Site) -> None:

@@ -379,8 +379,8 @@ def test_search_is_repeated(kind: str, times: int):
     asked = []
 
     class Node:
-        def search(self, path: str, body: Json) -> Json:
-            asked.append(path)
+        def search(self, path: str, body: Json, **params: str) -> Json:
+            asked.append((path, params))
             if len(asked) <= times:
                 raise RefusedError("no context", 404, kind)
             return {"hits": {"hits": [], "total": {"value": 0}}}
@@ -397,7 +397,7 @@ def test_search_is_repeated(kind: str, times: int):
             [{}],
             3,
         ) == [([], 0)]
-        assert asked == ["/photos/_search?allow_partial_search_results=false"] * (times + 1)
+        assert asked == [("/photos/_search", searches.WHOLE)] * (times + 1)
     else:
         with pytest.raises(RefusedError, match="no context"):
             found.pages([{}], 3)

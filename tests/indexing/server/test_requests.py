@@ -176,7 +176,8 @@ class Pages:
 
     def close_pit(self, pit: str) -> None: ...
 
-    def request(self, method: str, path: str, body: Any) -> Any:
+    def request(self, method: str, path: str, body: Any, **params: str) -> Any:
+        assert params == searches.WHOLE
         assert body["size"] > 0
         first = body.get("search_after", [-1])[0] + 1
         return {
