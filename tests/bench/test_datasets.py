@@ -183,7 +183,7 @@ def test_karpathy_splits_and_first_five(
         ),
     )
     done = convert(f"{corpus} {tmp_path} -o {out}")
-    assert "2 sentences beyond the first five" in done.stderr
+    assert "2 sentences after the first five" in done.stderr
     (a,), (b,), (c,), _ = splits.values()
     assert table(out) == [
         *((a, sentence) for sentence in seven[:5]),
