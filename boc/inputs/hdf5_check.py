@@ -269,7 +269,7 @@ def _is_text(data: h5py.Dataset) -> bool:
 
 def check_heaps(path: Path, file: h5py.File) -> None:
     """Raise FeatureFileError unless the entries of each heap of strings follow each other to its
-    end.
+    end, and no attribute is a list.
 
     HDF5 itself takes each step without a check, and never ends if a step leads nowhere. Call this
     before any string or attribute is read. The bytes of arrays of numbers are not searched.
@@ -294,6 +294,10 @@ def check_heaps(path: Path, file: h5py.File) -> None:
             f"{path}: damaged (its strings are not stored one after another)",
             MAKE,
         )
+    for key in file.attrs:
+        # HDF5 crashes when it reads a string whose damaged type is a list.
+        if isinstance(file.attrs.get_id(key).get_type(), h5py.h5t.TypeVlenID):
+            raise FeatureFileError(f"{path}: damaged ({key} is not a string)", MAKE)
 
 
 def _numbers(group: h5py.Group) -> Iterator[tuple[int, int]]:

@@ -246,6 +246,15 @@ def test_odd_files_are_refused(sound: Path, tmp_path: Path, edit: str):
         drain(path)
 
 
+def test_a_string_whose_type_became_a_list_is_refused(sound: Path, tmp_path: Path):
+    """HDF5 crashes if it reads such an attribute."""
+    damaged = tmp_path / "f.h5"
+    kind = b"kind\0\0\0\0\x19"
+    damaged.write_bytes(sound.read_bytes().replace(kind + b"\1", kind + b"\x08"))
+    with pytest.raises(FeatureFileError, match="kind is not a string"):
+        drain(damaged)
+
+
 def test_a_sound_file_is_taken(sound: Path):
     drain(sound)
 
