@@ -74,11 +74,15 @@ def python_words(mark: str) -> str:
 
 
 def worded(error: BaseException, words: Callable[[str], str] = python_words) -> str:
-    """Return the text of an error or a warning. ``words`` renders the marks in its hint."""
+    """Return the text of an error or a warning. ``words`` renders the marks in its hint.
+
+    A text of boc is one line, even if it quotes a file name that contains a line break.
+    """
     if not isinstance(error, _HintedError):
         return str(error)
     message, hint = error.args
-    return "; ".join(filter(None, [message, MARK.sub(lambda mark: words(mark[1]), hint)]))
+    text = "; ".join(filter(None, [message, MARK.sub(lambda mark: words(mark[1]), hint)]))
+    return " ".join(text.splitlines())
 
 
 class _HintedError(Exception):

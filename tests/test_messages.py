@@ -37,6 +37,11 @@ OTHERS = {  # a help text, and an option of another program
 }
 
 
+def test_a_text_is_one_line():
+    """File names may contain line breaks."""
+    assert str(BocError("no file a\nb\u2028c", "try <boc info a\rb>")).splitlines()[1:] == []
+
+
 def texts(path: Path) -> Iterator[str]:
     """Yield the texts of a module, with {} for values. Docstrings are left out, and the messages of
     the HTTP server and of boc doctor, which have one door."""

@@ -118,11 +118,12 @@ def _members(file: BinaryIO, status: os.stat_result) -> Members:
         if info.isdir():
             continue
         # A member has at most 1 GB, and its name at most 4096 characters.
-        odd = info.issparse() or info.size > 10**9 or len(name) > 4096 or name.startswith("..")
+        odd = info.issparse() or info.size > 10**9 or len(name) > 4096
+        odd |= name.startswith("..") or "\0" in name
         if info.offset_data + info.size > size:
             found.faults.append(f"{name!a}: cut off at the end of the archive")
         elif odd or not info.isreg() or name in found.places:
-            found.faults.append(f"{name!a}: a link, a second one of this name, or too large")
+            found.faults.append(f"{name!a}: a link, a repeated or invalid name, or too large")
         else:
             found.places[name] = (info.offset_data, info.size)
     return found

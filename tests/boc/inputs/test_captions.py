@@ -212,10 +212,14 @@ def test_odd_members_are_left_out(tmp_path: Path):
         link.type = tarfile.SYMTYPE
         link.linkname = "/etc/passwd"
         tar.addfile(link)
+        for name in ("e\0.png", "f\0"):
+            member = tarfile.TarInfo("x")
+            member.pax_headers["path"] = name
+            tar.addfile(member)
     captions, _, reasons = opened(lambda: open_source(path))
     assert [*captions] == ["a.png", "c.png"]
     assert read_image(path / "a.png").getpixel((0, 0)) == (0, 128, 128)
-    assert len(reasons) == 3
+    assert len(reasons) == 5
     for packed in ("x.tar.gz", "y.tar"):
         with tarfile.open(tmp_path / packed, "w:gz"):
             pass
