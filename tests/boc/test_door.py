@@ -146,10 +146,10 @@ def pets(library: Path) -> boc.Index:
 
 
 WRONG: list[tuple[Callable[[boc.Index], object], str]] = [
-    (lambda index: boc.open(5), "5 cannot name an index; use lower-case letters"),
+    (lambda index: boc.open(5), "5 is not a valid index name; use lower-case letters"),
     (
         lambda index: boc.open("photos", "/tmp/data"),
-        "'/tmp/data' is not an address; write file:DIR, for example file:/tmp/data",
+        "'/tmp/data' is not an address; use file:DIR, for example file:/tmp/data",
     ),
     (
         lambda index: index.search(
@@ -177,7 +177,7 @@ WRONG: list[tuple[Callable[[boc.Index], object], str]] = [
     ),
     (
         lambda index: index.search(vector=[1.0, 2.0]),
-        r"of shape \(1, 2\); give rows of 16",
+        r"have shape \(1, 2\); pass an array of shape \(n, 16\)",
     ),
     (
         lambda index: index.search(
@@ -215,7 +215,7 @@ WRONG: list[tuple[Callable[[boc.Index], object], str]] = [
         lambda index: build_index("x", np.zeros((2, 2))),
         r"got array\(\[\[0\., .*; save arrays with numpy\.save",
     ),
-    (lambda index: plugins.encoder(object()), "an encoder must be text .* got object"),
+    (lambda index: plugins.encoder(object()), "an encoder must be a name .* got object"),
     (lambda index: index.sync(None), "a source must be a path or a list of paths, got None"),
 ]
 

@@ -209,7 +209,7 @@ WRONG: list[tuple[Callable[[boc.Index], Any], type[Exception], str]] = [
     (
         lambda index: index.delete(3),  # type: ignore
         boc.BocError,
-        "ids must be one id or several, got 3",
+        "ids must be one or more ids, got 3",
     ),
 ]
 
