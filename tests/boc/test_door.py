@@ -208,7 +208,7 @@ WRONG: list[tuple[Callable[[boc.Index], object], str]] = [
     (lambda index: index["nobody.png"], "has no item 'nobody.png'"),
     (
         lambda index: index.get(index.search("a red box")[0]),
-        "give the id of an item, such as a hit's id",
+        "pass the id of an item, such as hit.id",
     ),
     (lambda index: index.search(image="."), "Is a directory.*; check its name and folder"),
     (

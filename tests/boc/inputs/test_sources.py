@@ -174,8 +174,8 @@ def test_the_marks_of_windows_do_not_matter(tmp_path: Path, start: str, end: str
             "the first line must name the columns image,caption; found ['file', 'text']",
         ),
         ("image,caption\n", "no rows"),
-        ("image,caption\na.png\n", "line 2: needs both image and caption"),
-        ("image,caption\n,hello\n", "line 2: needs both image and caption"),
+        ("image,caption\na.png\n", "line 2: both image and caption are required"),
+        ("image,caption\n,hello\n", "line 2: both image and caption are required"),
         ("image,caption\na.png,a dog, running\n", "line 2: more cells"),
         ("image,caption\na.png,a \0 dog\n", "line 2: a NUL character, which cannot be stored"),
         (
