@@ -155,7 +155,7 @@ WRONG: list[tuple[Callable[[boc.Index], object], str]] = [
         lambda index: index.search(
             image=io.TextIOWrapper(io.BytesIO(b"\xff")),
         ),
-        "opened by 'rb', got TextIOWrapper",
+        "opened with 'rb', got TextIOWrapper",
     ),
     (
         lambda index: boc.open("nothing", index.at),
@@ -188,13 +188,13 @@ WRONG: list[tuple[Callable[[boc.Index], object], str]] = [
     ),
     (
         lambda index: index.search(image=io.StringIO("x")),
-        "a file opened by 'rb', got StringIO",
+        "a file opened with 'rb', got StringIO",
     ),
     (
         lambda index: index.search(
             image=UploadFile(io.BytesIO()),
         ),
-        r"got UploadFile; write upload\.file for an upload",
+        r"got UploadFile; for an upload, pass upload\.file",
     ),
     (lambda index: index.search(image=b""), r"the picture: empty file \(0 bytes\)"),
     (lambda index: index.search("a dog", k=0), "k must be at least 1, got 0"),

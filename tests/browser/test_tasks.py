@@ -192,7 +192,7 @@ def test_what_looks_like_a_filter_is_told(visit: Any, scenes: Any):
     hand.asks("a kite camera:canon")
     page.wait_for_selector("#meter >> text=“camera:” is no filter here; these are: taken")
     page.fill("#q", "a kite year:20 ")
-    page.wait_for_selector("text=Taken is of type date, '20' is not; give a date")
+    page.wait_for_selector("text=Taken is of type date, but '20' is not; use an ISO 8601 date")
     page.get_by_role("button", name="Remove taken is 20").click()
     hand.asks(f"a kite {YEAR}")
     shown = settle_after(

@@ -47,13 +47,14 @@ def keep_upload(data: bytes, name: str | None, most: int, pixels: int) -> Iterat
         if isinstance(error.__context__, UnidentifiedImageError):
             raise ProblemError(
                 415,
-                f"the file is not a picture in a known format; send one of {', '.join(formats())}",
+                f"the file is not a picture in a supported format; send one of "
+                f"{', '.join(formats())}",
             ) from None
         raise ProblemError(400, str(error)) from None
     if width * height > pixels:
         raise ProblemError(
             413,
-            f"{width} x {height} pixels, but the limit is {pixels:,}; reduce the picture",
+            f"{width} x {height} pixels, but the limit is {pixels:,}; use a smaller picture",
         )
     with picture_file(data) as path:
         shown = Path(name or "").name[:100] or "the picture"

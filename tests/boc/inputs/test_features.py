@@ -226,7 +226,7 @@ def test_region_batches(tmp_path: Path) -> None:
         found = file.region_batch("image", 0, 3).regions()
         with pytest.raises(
             FeatureFileError,
-            match=r"r.h5: contains regions, not vectors; use boc extract --encoder",
+            match=r"r.h5: contains regions, not vectors; encode the regions first",
         ):
             file.batch("image", 0, 3)
         for one, (features, boxes) in zip(found, sets, strict=True):

@@ -501,7 +501,7 @@ def test_heic_with_and_without_reader(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "b.HEIC").write_bytes(b"what only the extra reads")
     with pytest.raises(
         ImageError,
-        match=r"b\.HEIC: not a picture in a known format; .*boc\[heic\]",
+        match=r"b\.HEIC: not a picture in a supported format; .*boc\[heic\]",
     ):
         images.image_size(tmp_path / "b.HEIC")
 
@@ -581,7 +581,7 @@ def test_ids_of_several_folders(tmp_path: Path):
         (("a/x", "a/x/sub"), "which is also a source"),
         (("a/x/sub", "a/x"), "which is also a source"),
         (("a/x", "gone"), "no such folder"),
-        (("a/x", "a/x/1.png"), "is no folder"),
+        (("a/x", "a/x/1.png"), "not a folder"),
         (
             ("a/x", "empty"),
             "no pictures in this folder",

@@ -131,7 +131,7 @@ TABLES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "date of either order": (
         f"{HEAD}\na;7;01/05/2021;",
         {"year": 7},
-        ["the month of '01/05/2021' may be either number; write 2021-05-01"],
+        ["the month of '01/05/2021' is ambiguous; write 2021-05-01"],
     ),
     "order of a column": (
         f"{HEAD}\na;;01/05/2021;\nb;;25/12/2020;",
@@ -146,7 +146,7 @@ TABLES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "number of a day": (
         "id,d:date,n\na,44317,x",
         {"n": "x"},
-        ["'44317' may be the number of a day; write 2021-05-01"],
+        ["'44317' may be a date stored as a number; write 2021-05-01"],
     ),
     "year of two digits": (
         f"{HEAD}\na;1;25.12.21 10:30;",
