@@ -173,7 +173,7 @@ WRONG: list[tuple[Callable[[boc.Index], object], str]] = [
     ),
     (
         lambda index: index.search(vector=np.zeros((2, 16))),
-        r"must have the shape \(d,\), got \(2, 16\)",
+        r"must have shape \(d,\), got \(2, 16\)",
     ),
     (
         lambda index: index.search(vector=[1.0, 2.0]),
@@ -425,7 +425,7 @@ def test_hits_are_values_a_table_and_pictures(
         "content",
     ]
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(BocError, match="install it: pip install pandas"):
+    with pytest.raises(BocError, match="install it with: pip install pandas"):
         hits.to_pandas()
 
 

@@ -33,7 +33,7 @@ def filtered(*arguments: Any) -> Options:
 
 ODD: list[tuple[Options, str]] = [
     ({"k": 0}, "k must be at least 1, got 0; ask for one"),
-    ({"k": 2**31}, "k must be below 2,147,483,648"),
+    ({"k": 2**31}, "k must be less than 2,147,483,648"),
     ({"k": 2.0}, "k must be a whole number"),
     ({"k": True}, "k must be a whole number"),
     ({"k": np.int64(3)}, ""),
@@ -45,10 +45,10 @@ ODD: list[tuple[Options, str]] = [
     ({"find": "text"}, "the index contains only pictures"),
     ({"rerank": "cosine"}, "no re-rank metric 'cosine'; known: dot, mrsw"),
     ({"rerank": "symm"}, "has no concept sets"),
-    ({"query_z": 0}, "query_z must be at least 1 (terms kept of a query), got 0; leave it out"),
+    ({"query_z": 0}, "query_z must be at least 1 (query terms to keep), got 0; leave it out"),
     ({"query_z": 2**40}, ""),
-    ({"hybrid": "both"}, "no hybrid search 'both'; known: rrf"),
-    ({"hybrid": "rrf"}, "counts the words of a sentence"),
+    ({"hybrid": "both"}, "unknown hybrid search 'both'; known: rrf"),
+    ({"hybrid": "rrf"}, "needs the words of a sentence"),
     ({"sort": "nothing"}, "sorted by 'nothing'"),
     ({"sort": "title"}, "which is of type text"),
     ({"sort": "-year", "k": 4}, ""),

@@ -154,7 +154,7 @@ export class Search {
       const names = words.map(({ word }) => `“${word}”`).join(", ");
       const unknown = `${names} ${words.length > 1 ? "are no words" : "is no word"} of this library or its model.`;
       // Notes of a sentence of unknown words say so already.
-      const said = notes.some((each) => each.includes("knows no word")) ? notes : [...notes, unknown];
+      const said = notes.some((each) => each.includes("does not know any word")) ? notes : [...notes, unknown];
       this.meter.say(
         said.join("; "),
         right !== q && right,

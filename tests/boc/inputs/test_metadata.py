@@ -104,10 +104,10 @@ def test_a_table_is_read_by_its_header(tmp_path: Path):
         ),
         (
             "id,year:integer\nb,2.5",
-            ["line 2", "year", "'2.5'", "whole number"],
+            ["line 2", "year", "'2.5'", "64-bit integer"],
         ),
-        ("id,year:integer\na,9223372036854775808", ["64 bits"]),
-        ("id,year:integer\na,1_000", ["whole number"]),
+        ("id,year:integer\na,9223372036854775808", ["64-bit"]),
+        ("id,year:integer\na,1_000", ["64-bit integer"]),
         (
             "id,year:float\na,nan",
             ["'nan'", "finite"],
@@ -384,7 +384,7 @@ def test_parse_filter(text: str, expected: Filter):
         ),
         (
             "year=3.5",
-            ["'3.5'", "whole number", "year", "integer"],
+            ["'3.5'", "64-bit integer", "year", "integer"],
         ),
         (
             "taken>May",

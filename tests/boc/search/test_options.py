@@ -66,9 +66,12 @@ def test_filters_are_texts_or_values() -> None:
     [
         (
             {"width": 10},
-            r"filters must be texts such as 'width>10', or boc.Filter values, got \{'width'",
+            r"filters must be strings such as 'width>10', or boc.Filter values, got \{'width'",
         ),
-        ([("width", ">", 10)], "a filter must be a text such as 'width>10', or a boc.Filter, got"),
+        (
+            [("width", ">", 10)],
+            "a filter must be a string such as 'width>10', or a boc.Filter, got",
+        ),
         ("width", "is not a filter; write FIELD=VALUE"),
         (Filter("height", ">", 10), "width"),
         ("width>wide", "whole number"),

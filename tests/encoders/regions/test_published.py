@@ -157,7 +157,7 @@ def test_an_array_of_scan_is_a_source(
 def test_wrong_scan_arrays(tmp_path: Path):
     array = write_scan(tmp_path / "a", "test", 3)
     (tmp_path / "a" / "test_caps.txt").write_text("only one\n")
-    words = r"1 captions for the 3 pictures of test_ims.npy, but 5 are needed per picture; give"
+    words = r"1 captions for the 3 pictures of test_ims.npy, but 5 are needed per picture; use"
     with pytest.raises(SourceError, match=words):
         open_source(array)
     (tmp_path / "a" / "test_caps.txt").unlink()
