@@ -32,7 +32,7 @@ def filtered(*arguments: Any) -> Options:
 
 
 ODD: list[tuple[Options, str]] = [
-    ({"k": 0}, "k must be at least 1, got 0; ask for one"),
+    ({"k": 0}, "k must be at least 1, got 0; request at least one"),
     ({"k": 2**31}, "k must be less than 2,147,483,648"),
     ({"k": 2.0}, "k must be a whole number"),
     ({"k": True}, "k must be a whole number"),

@@ -25,16 +25,17 @@ class Upload:
 
 @contextmanager
 def keep_upload(data: bytes, name: str | None, most: int, pixels: int) -> Iterator[Upload]:
-    """Keep an uploaded picture in a temporary file.
+    """Store an uploaded picture in a temporary file for the duration of the block.
 
     Raises ProblemError 400 for an empty or damaged picture, 415 for a file that is not a picture,
-    and 413 for more than ``most`` bytes or more than ``pixels`` pixels. The pixels are read from
-    the header before anything is decoded.
+    and 413 for more than ``most`` bytes or more than ``pixels`` pixels. The number of pixels is
+    read from the header before the picture is decoded.
     """
     if len(data) > most:
         raise ProblemError(
             413,
-            f"the picture has {len(data):,} bytes, but the limit is {most:,}; reduce it",
+            f"the picture has {len(data):,} bytes, but the limit is {most:,}; send a smaller "
+            "picture",
         )
     if not data:
         raise ProblemError(400, "the picture is empty (0 bytes); send a JPEG or PNG")

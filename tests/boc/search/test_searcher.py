@@ -225,7 +225,7 @@ def test_no_queries_have_no_hits(searcher: Searcher):
 
 def test_rankings_refuse_options_that_work_on_hits(searcher: Searcher):
     queries = searcher.encoder.encode_texts(["a red box"])
-    with pytest.raises(BocError, match="leave out collapse, or call search_vectors"):
+    with pytest.raises(BocError, match="omit collapse, or call search_vectors"):
         searcher.rank_vectors(queries, collapse=True)
 
 
