@@ -63,7 +63,7 @@ function choice(name, options, told, onSet) {
   };
 }
 
-/** Make `button` fold and unfold `panel`. */
+/** Make `button` show and hide `panel`. */
 export function foldPanel(button, panel) {
   const set = (open) => {
     panel.hidden = !open;

@@ -19,8 +19,8 @@ export class Search {
   #more = false; // whether there are hits beyond `depth`
 
   /**
-   * `root` holds the `results`. `onWelcome()` draws the page without a query, `onShown()` follows hits, `onToken()`
-   * asks for the token, `onRemove()` drops the filters, `onQuery(sentence)` asks another sentence.
+   * `root` contains the `results`. `onWelcome()` draws the page without a query, `onShown()` is called after hits are shown,
+   * `onToken()` requests the token, `onRemove()` removes the filters, and `onQuery(sentence)` searches for another sentence.
    */
   constructor(root, { results, meter, notices, ...actions }) {
     Object.assign(this, { root, results, meter, notices, ...actions });
@@ -97,8 +97,8 @@ export class Search {
     this.notices.hide();
   }
 
-  /** The answer with `k` hits, those of a library without the ones `there`; null if a newer request was made or this
-   * one failed. */
+  /** The response with `k` hits (for a library, without the hits `there`), or null if there is a newer request or this
+   * request failed. */
   async #send(k, there, again) {
     this.root.classList.toggle("stale", this.#shown !== request());
     this.root.setAttribute("aria-busy", "true");
@@ -139,7 +139,7 @@ export class Search {
     this.notices.tell(found);
   }
 
-  /** Say the notes and what of the sentence nothing here knows, once nothing is typed any more; offer what may be meant. */
+  /** Once typing has stopped, show the notes and the unknown words of the sentence, and suggest a correction. */
   #spell(notes) {
     clearTimeout(this.spelling);
     const { q } = page.state;
@@ -155,11 +155,7 @@ export class Search {
       const unknown = `${names} ${words.length > 1 ? "are" : "is"} unknown to this library and its model.`;
       // If all words are unknown, the notes already say so.
       const said = notes.some((each) => each.includes("does not know any word")) ? notes : [...notes, unknown];
-      this.meter.say(
-        said.join("; "),
-        right !== q && right,
-        this.onQuery,
-      );
+      this.meter.say(said.join("; "), right !== q && right, this.onQuery);
       this.notices.tell(`Unknown: ${names}`);
     }, QUIET);
   }
