@@ -4,12 +4,17 @@ The table lists the cost of the largest request to each route in milliseconds of
 a library of 200,000 items and 30,000 words (without encoding, on a busy machine). Further requests
 of this size wait in a queue (``boc.web.http.limits``):
 
-| route | largest request | ms | |---|---|---| | search | 1,000 characters, 16 filters, 1,000 hits |
-15 | | search by items | 64 wanted, 64 unwanted, 1,000 hits | 50 | | search, near-duplicates grouped
-| 1,000 of 4,000 hits | 180 | | the same by items | 64 wanted, 64 unwanted, 1,000 of 4,000 hits | 90
-| | search, hybrid | 160 words, 2,000 hits fused | 100 | | facets | 1,000 characters, 16 filters |
-10 | | library | 16 filters, 1,000 pictures | 110 | | words | 160 unknown words, 16 suggestions | 50
-| | explain | any item | 40 |
+| route | largest request | ms |
+|---|---|---|
+| search | 1,000 characters, 16 filters, 1,000 hits | 15 |
+| search by items | 64 wanted, 64 unwanted, 1,000 hits | 50 |
+| search, near-duplicates grouped | 1,000 of 4,000 hits | 180 |
+| the same by items | 64 wanted, 64 unwanted, 1,000 of 4,000 hits | 90 |
+| search, hybrid | 160 words, 2,000 hits fused | 100 |
+| facets | 1,000 characters, 16 filters | 10 |
+| library | 16 filters, 1,000 pictures | 110 |
+| words | 160 unknown words, 16 suggestions | 50 |
+| explain | any item | 40 |
 """
 
 from __future__ import annotations

@@ -84,7 +84,11 @@ def answer_problems(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     def fault(_: Request, error: Exception) -> Response:
         # This handler runs outside the middleware that adds the headers, so add them here.
-        return refusal(500, "internal error; see the terminal of the server", HEADERS)
+        return refusal(
+            500,
+            "the request failed with an internal error; see the terminal of the server",
+            HEADERS,
+        )
 
 
 def _message(error: Mapping[str, Any]) -> str:
