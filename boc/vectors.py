@@ -56,7 +56,7 @@ def plain_rows(rows: Any, width: int | None, what: str) -> Floats:
     values = np.asarray(rows)
     if values.dtype.kind not in "fiub":
         raise BocError(
-            f"the {what} have type {values.dtype}; pass real numbers, preferably float32"
+            f"the {what} have type {values.dtype}; pass real numbers, preferably float32",
         )
     if values.ndim != 2 or (width is not None and values.shape[1] != width):
         raise BocError(

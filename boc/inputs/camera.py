@@ -60,9 +60,7 @@ _NAME = re.compile(
     re.ASCII,
 )
 _WORDS = re.compile("[A-Za-z][A-Za-z ]*[-_ ]", re.ASCII)
-_MILLISECONDS = re.compile(
-    r"(?<!\d)1\d{12}(?!\d)", re.ASCII
-)  # since 1970; covers times from 2001 on
+_MILLISECONDS = re.compile(r"(?<!\d)1\d{12}(?!\d)", re.ASCII)  # since 1970, for times from 2001 on
 
 
 def camera_facts(image: ImageRef) -> dict[str, Any]:

@@ -65,10 +65,14 @@ class Question(_Options):
         description='Description of the picture; -word or -"some words" excludes things.',
     )
     like: list[Id] = Field(
-        [], max_length=ITEMS, description="Ids of items that hits should resemble."
+        [],
+        max_length=ITEMS,
+        description="Ids of items that hits should resemble.",
     )
     unlike: list[Id] = Field(
-        [], max_length=ITEMS, description="Ids of items that hits should not resemble."
+        [],
+        max_length=ITEMS,
+        description="Ids of items that hits should not resemble.",
     )
 
     def options(self, snapshot: LibrarySnapshot) -> SearchOptions:

@@ -112,7 +112,8 @@ def test_a_missing_entry_is_named(entry: str) -> None:
 def test_unknown_entries_are_named() -> None:
     raw = asdict(new_manifest(3, 2)) | {"zeal": 1, "ardour": 2}
     with pytest.raises(
-        ManifestError, match=r"missing or unknown manifest entries \(ardour, zeal\)"
+        ManifestError,
+        match=r"missing or unknown manifest entries \(ardour, zeal\)",
     ):
         Manifest.from_dict(raw, where="here")
 
