@@ -55,9 +55,7 @@ def plain_rows(rows: Any, width: int | None, what: str) -> Floats:
         return rows  # type: ignore[no-any-return]
     values = np.asarray(rows)
     if values.dtype.kind not in "fiub":
-        raise BocError(
-            f"the {what} have type {values.dtype}; pass real numbers, preferably float32",
-        )
+        raise BocError(f"the {what} have type {values.dtype}; pass real numbers, ideally float32")
     if values.ndim != 2 or (width is not None and values.shape[1] != width):
         raise BocError(
             f"the {what} have shape {values.shape}; pass an array of shape (n, {width or 'd'})",

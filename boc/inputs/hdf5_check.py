@@ -185,8 +185,7 @@ def _check_layout(path: Path, file: h5py.File, header: Header) -> None:
     # If arrays shared bytes, a small file could expand to any size.
     if held > size:
         raise FeatureFileError(
-            f"{path}: its arrays have {held:,} bytes, but the file has {size:,}",
-            MAKE,
+            f"{path}: arrays have {held:,} bytes, but the file has {size:,}", MAKE
         )
     failed = arrays.get("failed")
     expect(failed is not None and failed.ndim == 2 and _is_text(failed), "failed", "pairs")

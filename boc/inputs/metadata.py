@@ -220,9 +220,7 @@ def check_filter(condition: Filter, types: Mapping[str, FieldType]) -> Filter:
     if condition.others:
         kinds = {(each.field, each.op) for each in condition.alternatives}
         if len(kinds) > 1 or op not in ("=", "!="):
-            raise BocError(
-                f"{name}: {op!r} cannot have alternatives; use = or != with a single field",
-            )
+            raise BocError(f"{name}: {op!r} cannot have alternatives; use = or != on one field")
         checked = [check_filter(part, types) for part in condition.alternatives]
         return replace(checked[0], others=tuple(checked[1:]))
     is_id = name not in types

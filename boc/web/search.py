@@ -64,16 +64,8 @@ class Question(_Options):
         max_length=SENTENCE,
         description='Description of the picture; -word or -"some words" excludes things.',
     )
-    like: list[Id] = Field(
-        [],
-        max_length=ITEMS,
-        description="Ids of items that hits should resemble.",
-    )
-    unlike: list[Id] = Field(
-        [],
-        max_length=ITEMS,
-        description="Ids of items that hits should not resemble.",
-    )
+    like: list[Id] = Field([], max_length=ITEMS, description="Ids of similar items.")
+    unlike: list[Id] = Field([], max_length=ITEMS, description="Ids of dissimilar items.")
 
     def options(self, snapshot: LibrarySnapshot) -> SearchOptions:
         """Return the search options for an index. Raises BocError for an unknown field, and for
