@@ -184,9 +184,7 @@ def _check_layout(path: Path, file: h5py.File, header: Header) -> None:
             held += int(places["f0"].sum(dtype=np.int64))
     # If arrays shared bytes, a small file could expand to any size.
     if held > size:
-        raise FeatureFileError(
-            f"{path}: arrays have {held:,} bytes, but the file has {size:,}", MAKE
-        )
+        raise FeatureFileError(f"{path}: arrays have {held:,} bytes, the file only {size:,}", MAKE)
     failed = arrays.get("failed")
     expect(failed is not None and failed.ndim == 2 and _is_text(failed), "failed", "pairs")
     for modality in MODALITIES:
