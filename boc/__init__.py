@@ -1,7 +1,7 @@
 """Search pictures by sentences, and sentences by pictures, on an inverted index.
 
-The names below are public, for example ``boc.open("photos")``. Each name is loaded on first use, so
-``import boc`` stays fast.
+The names below are public, for example ``boc.open("photos")``. Each name is imported on first use,
+so ``import boc`` is fast.
 """
 
 from importlib import import_module

@@ -50,7 +50,7 @@ def replacing(path: Path) -> Iterator[Path]:
     check_writable(path)
     try:
         with file_lock(temporary, f"{path} is"):
-            temporary.open("w").close()  # remove the remains of a killed process
+            temporary.open("w").close()  # discard what a killed process left behind
             mode = stat.S_IMODE(temporary.stat().st_mode)
             yield temporary
             temporary.chmod(mode)  # some libraries create private files
@@ -70,7 +70,8 @@ def write_text(path: Path, text: str) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raise BocError unless ``path`` can be created or replaced. Creates missing parent folders."""
+    """Raise BocError unless ``path`` can be created or replaced. Missing parent folders are
+    created."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -78,10 +79,10 @@ def check_writable(path: Path) -> None:
             f"{path.parent}: cannot be created ({error.strerror or error}); {advice(error)}",
         ) from error
     if path.is_dir():
-        raise BocError(f"{path} is a folder, and the output is a file; choose another name")
+        raise BocError(f"{path} is a folder, but the output is a file; choose another name")
     if not os.access(path.parent, os.W_OK):
         raise BocError(
-            f"{path.parent}: not writable; choose another place or change its permissions",
+            f"{path.parent}: not writable; change the permissions, or choose another place",
         )
 
 
@@ -89,10 +90,10 @@ def check_writable(path: Path) -> None:
 def file_lock(path: Path, what: str, *, keep: bool = False) -> Iterator[None]:
     """Create and lock the file ``path``, and delete it at the end unless ``keep`` is true.
 
-    The lock ends with the process, even if the process is killed. Raises BocError if another
-    process holds the lock; ``what`` is the subject of the message and includes "is". Raises
-    BocError if the disk does not support locks, as on some network disks, which prevent two
-    processes from writing at once. Readers need no lock.
+    The lock is released when the process ends, even if the process is killed. Raises BocError if
+    another process holds the lock; ``what`` is the subject of the message and includes "is". Also
+    raises BocError if the disk does not support file locks, as is the case for some network disks.
+    Readers do not need the lock.
     """
     while True:
         with path.open("a") as handle:
@@ -100,18 +101,18 @@ def file_lock(path: Path, what: str, *, keep: bool = False) -> Iterator[None]:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise BocError(
-                    f"{what} being written by another process; wait for it or stop it",
+                    f"{what} being written by another process; wait for that process, or stop it",
                 ) from None
             except OSError as error:
                 if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
                     raise
                 path.unlink()
                 raise BocError(
-                    f"{path.parent}: this disk has no file locks ({error.strerror}), which keep "
-                    "two processes from writing at once; take a folder on a local disk",
+                    f"{path.parent}: this disk does not support file locks ({error.strerror}), "
+                    "which keep two processes from writing at once; use a folder on a local disk",
                 ) from error
             if not _is(path, handle.fileno()):
-                continue  # another process has removed the file since it was opened
+                continue  # another process removed the file after this process opened it
             try:
                 yield
             finally:
@@ -146,8 +147,8 @@ def sole_writer(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def open_whole(path: Path, opener: Callable[[str, int], int] | None = None) -> Iterator[BinaryIO]:
-    """Open a regular file for reading. Raises OSError for a pipe, which may never get a writer, and
-    for a device, whose data may never end."""
+    """Open a regular file for reading. Raises OSError for pipes and devices, because reading from
+    them may never end."""
     with open(
         path,
         "rb",
@@ -167,12 +168,12 @@ def sha256(*paths: Path, opener: Callable[[str, int], int] | None = None) -> str
 
 
 def text_sha256(text: str) -> str:
-    """Return the SHA-256 digest, in hex, of a text in UTF-8."""
+    """Return the SHA-256 digest, in hex, of a text encoded as UTF-8."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def json_sha256(value: object) -> str:
-    """Return the SHA-256 digest, in hex, of a value written as JSON."""
+    """Return the SHA-256 digest, in hex, of a value serialized as JSON."""
     return text_sha256(json.dumps(value))
 
 

@@ -18,26 +18,26 @@ from boc.errors import BocError, worded
 
 State = Literal["ok", "note", "problem"]
 USES = {
-    "search": "search, index and serve without torch",
-    "encoders": "train, convert, encode on a GPU",
+    "search": "search, index and serve without PyTorch",
+    "encoders": "train, convert, and encode on a GPU",
     "heic": "HEIC pictures from phones",
     "ocr": "boc index --ocr",
     "elastic": "indexes on Elasticsearch",
     "opensearch": "indexes on OpenSearch",
     "minilm": "the pretrained text tower",
     "eyes": "regions from an EfficientNet",
-    "words": "text towers that read whole words",
+    "words": "text towers with whole-word vocabularies",
     "detectors": "regions from detectors",
     "web": "boc serve",
     "watch": "boc sync --watch",
 }
-"""The purpose of each extra; extras for developers are not checked."""
+"""The purpose of each extra. Extras for developers are not checked."""
 ROOT = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Result of one check, with its subject, a one-line finding and the next step. A ``problem``
+    """Result of one check: its subject, a one-line finding and the next step. A ``problem``
     prevents searches."""
 
     state: State
@@ -47,7 +47,7 @@ class Finding:
 
 
 def examine() -> Iterator[Finding]:
-    """Yield findings on the installation and the models."""
+    """Yield findings about the installation and the models."""
     yield Finding(
         "ok",
         "boc",
@@ -59,11 +59,11 @@ def examine() -> Iterator[Finding]:
 
 
 def packages() -> Iterator[Finding]:
-    """Yield findings on the required packages, and on the packages of each extra."""
+    """Yield findings about the required packages and the packages of each extra."""
     try:
         requirements = metadata.requires("boc") or []
     except metadata.PackageNotFoundError:
-        what = "boc runs from a folder and is not installed"
+        what = "boc runs from a source folder and is not installed"
         yield Finding("note", "packages", what, "pip install -e FOLDER")
         return
     for extra, use in {"": "all required packages", **USES}.items():
@@ -86,7 +86,7 @@ def packages() -> Iterator[Finding]:
 
 
 def compiled_modules() -> Iterator[Finding]:
-    """Yield a finding on the C modules; each has a stub file beside it."""
+    """Yield a finding about the C modules, which are identified by their stub files."""
     stubs = [stub for package in ("boc", "indexing") for stub in (ROOT / package).rglob("_*.pyi")]
     names = sorted(".".join(stub.relative_to(ROOT).with_suffix("").parts) for stub in stubs)
     slow = [name for name in names if not is_compiled(name)]
@@ -94,8 +94,8 @@ def compiled_modules() -> Iterator[Finding]:
         yield Finding(
             "note",
             "C modules",
-            f"not compiled: {', '.join(slow)}; searches take several times longer",
-            "install a C compiler, then boc again; results stay the same",
+            f"not compiled: {', '.join(slow)}; searches are several times slower",
+            "install a C compiler, then reinstall boc; the results stay the same",
         )
     else:
         yield Finding("ok", "C modules", ", ".join(names))
@@ -108,7 +108,7 @@ def is_compiled(name: str) -> bool:
 
 
 def downloaded_models() -> Iterator[Finding]:
-    """Yield a finding on the downloaded models."""
+    """Yield a finding about the downloaded models."""
     try:
         folder = models.home()
         present = list(models.models())
@@ -119,5 +119,5 @@ def downloaded_models() -> Iterator[Finding]:
     if names := ", ".join(model.repository for model in present):
         yield Finding("ok", "models", names)
     else:
-        todo = "to search pictures without training: boc model get clip"
+        todo = "download a pretrained model: boc model get clip"
         yield Finding("note", "models", f"none in {folder}", todo)

@@ -1,17 +1,14 @@
-"""Errors that a user can correct. A message names the value and the rule, and its hint names the
+"""Errors that a user can correct. A message states the value and the rule, and its hint states the
 next step.
 
-A hint is worded for the command line and marks options and commands: ``<--find>``, ``<boc copy
-photos --replace>``. Python and the JSON interface translate these marks.
+Hints are written for the command line, with options and commands in angle brackets: ``<--find>``,
+``<boc copy photos --replace>``. Python and the JSON API translate these marks.
 
->>> error = BocError(
-...     "no pictures",
-...     "leave out <--ocr>, or repeat it: <boc index pets --replace>",
-... )
+>>> error = BocError("no pictures", "omit <--ocr>, or rebuild: <boc index pets --replace>")
 >>> str(error)
-'no pictures; leave out ocr=, or repeat it: boc.build_index(..., replace=True)'
+'no pictures; omit ocr=, or rebuild: boc.build_index(..., replace=True)'
 >>> worded(error, str)
-'no pictures; leave out --ocr, or repeat it: boc index pets --replace'
+'no pictures; omit --ocr, or rebuild: boc index pets --replace'
 """
 
 import errno
@@ -20,17 +17,17 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-SHOWN = 3  # largest number of reasons in a message
+SHOWN = 3  # maximum number of reasons in a message
 ADVICE = {
-    errno.EMFILE: "this process may open no more files; raise its limit: ulimit -n 4096",
+    errno.EMFILE: "this process cannot open more files; raise the limit: ulimit -n 4096",
     errno.ENFILE: "the machine has too many open files; close other programs",
-    errno.ENOMEM: "memory is short; close other programs",
-    errno.ENOSPC: "the disk is full; make room",
-    errno.EDQUOT: "your disk quota is used up; make room",
-    errno.EFBIG: "the file would exceed the limit of file sizes; raise it: ulimit -f",
+    errno.ENOMEM: "the system is out of memory; close other programs",
+    errno.ENOSPC: "the disk is full; free some space",
+    errno.EDQUOT: "your disk quota is used up; free some space",
+    errno.EFBIG: "the file would exceed the file size limit; raise it: ulimit -f",
     errno.EACCES: "change the permissions, or choose another place",
     errno.EPERM: "change the permissions, or choose another place",
-    errno.EROFS: "the place is read-only; choose another place",
+    errno.EROFS: "the file system is read-only; choose another place",
     errno.EIO: "the disk may be failing; check it",
 }
 
@@ -54,12 +51,12 @@ PYTHON = {
     "boc sync": "index.sync()",
     "boc verify": "index.verify()",
 }
-"""Python's words for commands, and for options with other names in Python; other commands have no
-function."""
+"""Python equivalents of commands, and of options whose names differ in Python. Commands that are
+not listed have no equivalent."""
 
 
 def python_words(mark: str) -> str:
-    """Translate a hint's mark into Python."""
+    """Translate a mark in a hint into Python."""
     if mark in PYTHON:
         return PYTHON[mark]
     command, *options = re.split(" (?=--)", mark)
@@ -96,11 +93,11 @@ class _HintedError(Exception):
 
 
 class BocError(_HintedError):
-    """Error that the user can correct. The command line prints it as one line and exits with status
-    1.
+    """Error that the user can correct. The command line prints the error as one line and exits with
+    status 1.
 
-    ``http_status`` is the response status of the web service: 400 if the request is at fault, 500
-    or 503 if the service is at fault."""
+    ``http_status`` is the status code with which the web service responds: 400 if the request is at
+    fault, 500 or 503 if the service is at fault."""
 
     http_status = 400
 
@@ -110,12 +107,12 @@ class BocWarning(_HintedError, UserWarning):  # noqa: N818
 
 
 class CutShort(BocWarning):
-    """Warning that the end of a picture file is missing; the rest was read."""
+    """Warning that a picture file is truncated; the rest of the picture was read."""
 
 
 class LeftOut(BocWarning):
-    """Warning about unusable entries of ``what``, each with a reason; the message lists the first
-    few."""
+    """Warning about entries of ``what`` that were skipped. The message lists the first few
+    reasons."""
 
     def __init__(self, what: str, reasons: Sequence[str]) -> None:
         more = "; ..." if len(reasons) > SHOWN else ""
@@ -124,13 +121,13 @@ class LeftOut(BocWarning):
 
 
 def leave_out(what: str, reasons: Sequence[str]) -> None:
-    """Warn about unusable entries, if any."""
+    """Warn about skipped entries, if there are any."""
     if reasons:
         warnings.warn(LeftOut(what, reasons), stacklevel=3)
 
 
 def note(message: str, hint: str = "", *, level: int = 2) -> None:
-    """Warn with ``message``, attributed to the code ``level`` calls above the caller."""
+    """Issue a warning that points to the code ``level`` calls above the caller."""
     warnings.warn(BocWarning(message, hint), stacklevel=level + 1)
 
 
@@ -143,7 +140,7 @@ class SourceError(BocError):
 
 
 class FeatureFileError(SourceError):
-    """A feature file is damaged, foreign, or does not fit the request."""
+    """A feature file is damaged, was not written by boc, or does not match the request."""
 
 
 class ManifestError(BocError):
@@ -157,9 +154,9 @@ class BackendError(BocError):
 
 
 class UnreachableError(BackendError):
-    """A server sent no complete response, because of a connection failure, an untrusted
-    certificate, a timeout, or a truncated response. The server may have executed the request. A
-    load stopped by this error can be continued later. ``late`` marks a timeout."""
+    """A server did not send a complete response, because of a connection failure, an untrusted
+    certificate, a timeout, or a truncated response. The server may still have executed the request.
+    A load that fails with this error can be resumed later. ``late`` is True for a timeout."""
 
     late = False
     http_status = 503
@@ -173,8 +170,8 @@ class EncoderError(BocError):
 
 @contextmanager
 def needing(what: str, extra: str, kind: type[BocError] = BocError) -> Iterator[None]:
-    """Convert an ImportError to an error of type ``kind`` that names the extra required by
-    ``what``."""
+    """Convert an ImportError to an error of type ``kind`` that names the extra that ``what``
+    requires."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -186,10 +183,10 @@ def needing(what: str, extra: str, kind: type[BocError] = BocError) -> Iterator[
 
 
 def check_system(path: object, error: BaseException, kind: type[BocError] = BocError) -> None:
-    """Raise ``kind`` for an operating-system error, such as too many open files, that does not mean
-    that ``path`` is damaged.
+    """Raise ``kind`` for an operating-system error that is no sign of damage to ``path``, such as
+    too many open files.
 
-    Handlers that treat every other error as damage call this function first.
+    Handlers that interpret all other errors as damage call this function first.
     """
     if isinstance(error, OSError) and error.errno in ADVICE:
         raise kind(f"{path}: cannot be read ({error.strerror}); {advice(error)}") from error

@@ -1,4 +1,4 @@
-"""Read values from untrusted bytes, allocating memory only for data that the bytes really
+"""Read values from untrusted bytes, and allocate memory only for data that the bytes actually
 contain."""
 
 import io
@@ -23,8 +23,8 @@ from boc.atomic_files import open_whole
 
 T = TypeVar("T")
 
-DEEPEST = 32  # largest depth of nested lists and objects
-LARGEST = 10**15  # largest magnitude of a learned number; products stay finite
+DEEPEST = 32  # maximum nesting depth of lists and objects
+LARGEST = 10**15  # maximum magnitude of a learned number, small enough to keep products finite
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=LARGEST)]
 Number: TypeAlias = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
 DAMAGE = (
@@ -41,14 +41,15 @@ DAMAGE = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""Errors that libraries raise for damaged files of arrays."""
-# Largest ratio of an untrusted array's size to its file size; real numbers rarely compress further.
+"""Errors that libraries raise when a file of arrays is damaged."""
+# Maximum ratio of the size of an untrusted array to its file size. Real data rarely compresses
+# better.
 PACKED = 16
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse JSON. Raises ValueError if the text is not JSON, or is nested so deeply that Python
-    would fail on it later."""
+    """Parse JSON. Raises ValueError if the text is not valid JSON, or is nested so deeply that
+    Python would fail on the value later."""
     try:
         value = json.loads(text)
     except RecursionError:
@@ -67,16 +68,16 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file. Raises ValueError as in ``parse_json``, and OSError as in
-    ``open_whole``."""
+    """Read a JSON file. Raises the same errors as ``parse_json`` and ``open_whole``."""
     with open_whole(path) as file:
         return parse_json(file.read())
 
 
 def typed(value: Any, kind: type[T], *, strict: bool = True) -> T:
-    """Convert a JSON value to ``kind``, whose annotations declare the entries. Raises ValueError,
-    which names the entry, the value and the rule, for an invalid type, a value out of range, or a
-    missing or unknown entry. If not ``strict``, strings are converted to numbers and booleans."""
+    """Convert a JSON value to ``kind``, whose annotations declare the entries. For an invalid type,
+    a value out of range, or a missing or unknown entry, raises a ValueError that names the entry,
+    the value and the rule. Unless ``strict`` is set, strings are converted to numbers and
+    booleans."""
     if is_dataclass(kind) and isinstance(value, dict):
         unknown = value.keys() - {field.name for field in fields(kind)}
         if unknown:
@@ -93,8 +94,8 @@ def typed(value: Any, kind: type[T], *, strict: bool = True) -> T:
 
 
 def read_npy(data: bytes) -> NDArray[Any]:
-    """Return the array in the bytes of an .npy file, read-only. Raises ValueError unless its header
-    matches the bytes exactly."""
+    """Return the array in the bytes of an .npy file, as a read-only array. Raises ValueError unless
+    the header matches the bytes exactly."""
     file = io.BytesIO(data)
     header = {
         (1, 0): np.lib.format.read_array_header_1_0,
@@ -126,14 +127,14 @@ def read_archive(
     names: Collection[str] | None = None,
     packed: int = 1,
 ) -> dict[str, NDArray[Any]]:
-    """Return the arrays in an ``.npz`` file, whose names must be in ``names``. Raises ValueError
-    for other names, and for an archive that unpacks to more than ``packed`` times its file size,
-    since packed zeros could fill the memory. Raises ``zipfile`` errors for a damaged archive."""
+    """Return the arrays in an ``.npz`` file. Raises ValueError for an array that is not in
+    ``names``, and for an archive that unpacks to more than ``packed`` times its file size, because
+    compressed zeros could fill the memory. Raises ``zipfile`` errors for a damaged archive."""
     with open_whole(path) as whole, zipfile.ZipFile(whole) as archive:
         members = archive.infolist()
         known = {member.filename.removesuffix(".npy"): member for member in members}
         if len(known) < len(members) or not known.keys() <= set(known if names is None else names):
-            raise ValueError("unexpected names of arrays")
+            raise ValueError("unexpected array names")
         most = packed * os.fstat(whole.fileno()).st_size
         forms = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
         if (
@@ -141,15 +142,15 @@ def read_archive(
             or not {each.compress_type for each in members} <= forms
         ):
             raise ValueError(
-                f"more than {packed} times the bytes of its file, or packed in another way than "
-                "by numpy",
+                f"it unpacks to more than {packed} times its file size, or uses a compression "
+                "method that NumPy does not use",
             )
-        # Unpack at most the claimed size of a member.
+        # Never unpack more than the declared size of a member.
         return {
             name: read_npy(archive.open(each).read(each.file_size)) for name, each in known.items()
         }
 
 
 def are_moderate(array: NDArray[Any]) -> bool:
-    """Return whether all numbers in an array are finite and small enough to multiply."""
+    """Return whether all numbers in an array are finite and small enough for multiplication."""
     return array.dtype.kind in "bSU" or float(np.abs(array).max(initial=0)) <= LARGEST

@@ -1,4 +1,4 @@
-"""Open one index as an object: search it, add and delete items, and sync it with its pictures."""
+"""Object for a single index, which can search, add and delete items, and sync with a folder."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def open(name: str, at: str = PLACE, *, encoder: str | None = None, device: str 
     at : str, default="file:boc-data"
         Address of the back end: file:DIR, elastic+URL or opensearch+URL.
     encoder : str, optional
-        KIND:PATH of the index's encoder, if it has moved. The encoder is loaded when a query first
-        needs it.
+        Location of the index's encoder as KIND:PATH, if the encoder has moved. The encoder is
+        loaded when a query first needs it.
     device : str, default="auto"
-        Device on which the encoder runs: cpu, cuda, or auto.
+        Device on which the encoder runs: cpu, cuda or auto.
 
     Raises BackendError if the index does not exist.
 
@@ -67,10 +67,10 @@ def open(name: str, at: str = PLACE, *, encoder: str | None = None, device: str 
 
 
 class Index:
-    """Search and edit one index of pictures and captions.
+    """Index of pictures and captions, for searching and editing.
 
-    Searches use the index as it was when it was opened, or last changed through this object;
-    ``refresh`` loads changes made by other processes. Threads may share one object.
+    Searches see the index as it was when it was opened or last changed through this object. Call
+    ``refresh`` to load changes made by other processes. Several threads can share one object.
 
     >>> index = boc.open("photos")
     >>> for hit in index.search("a red box at the left", k=2):
@@ -92,7 +92,7 @@ class Index:
         self._encoder = encoder
         self._device = device
         self.searcher = Searcher.open(name, at, encoder=encoder, device=device)
-        """The searcher behind ``search``, which also takes batches of sentences and vectors,
+        """The searcher behind ``search``. It also accepts batches of sentences and vectors,
         combines several query parts, and reports facts about the stages of a search."""
 
     def __repr__(self) -> str:
@@ -118,16 +118,16 @@ class Index:
     ) -> Hits:
         """Return the k best items for a query, best first.
 
-        A query is a sentence, a picture, ids of items that hits should be ``like`` or ``unlike``
-        (one or several), or any combination of these. It can instead be a ``vector`` (d,) in the
+        A query is a sentence, a picture, one or more ids of items that hits should be ``like`` or
+        ``unlike``, or any combination of these. Instead, a query can be a ``vector`` (d,) in the
         encoder's space, such as the vector of a sentence. A picture is a path, a PIL image, a uint8
         array (height, width, 3), bytes, or a binary file.
 
-        The ``options`` are the fields of ``boc.SearchOptions``: ``filters`` (one condition as on
-        the command line, ``"width>=1000"``, or a list of conditions), ``find``, ``sort``,
-        ``collapse``, ``rm``, ``rerank``, ``query_z`` and ``hybrid``. Each hit has ``id``,
-        ``score``, ``path`` and ``fields``; the returned list has ``to_pandas``, and a notebook
-        displays it as pictures.
+        The ``options`` are the fields of ``boc.SearchOptions``: ``filters`` (a condition such as
+        ``"width>=1000"``, or a list of conditions), ``find``, ``sort``, ``collapse``, ``rm``,
+        ``rerank``, ``query_z`` and ``hybrid``. Each hit has the attributes ``id``, ``score``,
+        ``path`` and ``fields``. The returned list has a method ``to_pandas``, and notebooks display
+        the list as pictures.
 
         Raises BocError for invalid values, and ImageError for an unreadable picture.
 
@@ -154,8 +154,8 @@ class Index:
         k: int = 10,
         **options: Unpack[MoreKeywords],
     ) -> list[Hits]:
-        """Search for several sentences in one batch, which is faster; return the hits of each
-        sentence.
+        """Search for several sentences in one batch, and return a list of hits for each sentence. A
+        batch is faster than separate searches.
 
         >>> photos = boc.open("photos")
         >>> [len(hits) for hits in photos.search_many(["a red box", "a house"], k=3)]
@@ -164,13 +164,13 @@ class Index:
         return self.searcher.search_texts(texts, SearchOptions(k, **options))
 
     def warm(self) -> None:
-        """Load the encoder now, so that the first search does not wait for it. Call this when a
-        service starts."""
+        """Load the encoder now, for example when a service starts, so that the first search is as
+        fast as later searches."""
         self.searcher.warm()
 
     def get(self, id: str) -> Item:
-        """Return the item with an id: its ``content`` (a sentence, or the path of a picture) and
-        its ``fields``.
+        """Return the item with the given id. Its ``content`` is a sentence or the path of a
+        picture, and its ``fields`` are the metadata.
 
         Raises BocError if the index does not contain the item.
 
@@ -181,7 +181,7 @@ class Index:
             return find_item(self.searcher.index, _text("id", id))
         except KeyError:
             raise BocError(
-                f"the index {self.name} has no item {id!r}; hits have the ids that it knows",
+                f"the index {self.name} has no item {id!r}; use an id from a search result",
             ) from None
 
     __getitem__ = get
@@ -192,7 +192,7 @@ class Index:
         return False
 
     def __iter__(self) -> Iterator[Item]:
-        """Yield all items in the order of their ids, reading them in batches."""
+        """Yield all items in order of their ids. Items are read in batches."""
         return self.searcher.index.items()
 
     def explain(
@@ -202,8 +202,8 @@ class Index:
         *,
         image: Picture | None = None,
     ) -> Explanation:
-        """Explain an item's score for a sentence or a picture: ``matches`` lists the terms that the
-        query and the item share.
+        """Explain the score of an item for a sentence or a picture. In the result, ``matches``
+        lists the terms that the query and the item share.
 
         >>> explanation = boc.open("photos").explain("a yellow box", "003.png")
         >>> explanation.score == sum(match.product for match in explanation.matches)
@@ -213,7 +213,7 @@ class Index:
 
         if id is None or (text is not None and id not in self and text in self):
             raise BocError(
-                "explain takes a sentence and then the id of an item: explain('a dog', hit.id), or "
+                "explain expects a sentence, then the id of an item: explain('a dog', hit.id), or "
                 "explain(image='dog.jpg', id=hit.id)",
             )
         with nullcontext() if image is None else picture_file(image) as path:
@@ -231,21 +231,21 @@ class Index:
         ocr: bool = False,
         progress: bool | Progress = False,
     ) -> LoadReport:
-        """Add pictures, or everything in ``source``, to the index, encoded with the index's own
-        code; items with the same ids are replaced.
+        """Encode pictures, or everything in ``source``, and add them to the index. Existing items
+        with the same ids are replaced.
 
-        ``source`` is one picture or several: paths, or PIL images, uint8 arrays (height, width, 3),
-        bytes or binary files, which are stored without a path. ``id`` or ``ids`` sets their ids, by
-        default the file names; ``fields`` sets metadata values for all of them. ``source`` can also
-        be a folder of pictures, a CSV of image,caption, or feature files, with the options of
-        ``boc.build_index``. The report lists unreadable pictures in ``failed``; SourceError is
-        raised if every picture fails.
+        ``source`` is one or more pictures: paths, PIL images, uint8 arrays (height, width, 3),
+        bytes or binary files. Pictures in memory are stored without a path. ``id`` or ``ids`` sets
+        the ids of the pictures, which default to the file names; ``fields`` sets the same metadata
+        values for all of them. ``source`` can also be a folder of pictures, a CSV of image,caption,
+        or feature files, with the same options as in ``boc.build_index``. The report lists
+        unreadable pictures in ``failed``. Raises SourceError if no picture can be read.
         """
         single = is_picture(source) or isinstance(source, str) or not isinstance(source, Iterable)
         parts: list[Any] = [source] if single else list(source)  # type: ignore[arg-type]
         if parts and all(map(is_picture, parts)):
             if None not in (id, ids) or None not in (fields, metadata):
-                raise BocError("give id= or ids=, and fields= or metadata=, not both")
+                raise BocError("pass either id= or ids=, and either fields= or metadata=")
             report = add_pictures(
                 self.searcher,
                 self.name,
@@ -259,7 +259,7 @@ class Index:
             )
         elif (id, ids, fields) != (None, None, None):
             raise BocError(
-                "id, ids and fields apply only to single pictures; give metadata= for others",
+                "id, ids and fields apply only to pictures; pass metadata= for other sources",
             )
         else:
             report = add_items(
@@ -288,7 +288,7 @@ class Index:
         ocr: bool = False,
         progress: bool | Progress = False,
     ) -> SyncReport:
-        """Update the index to match its source pictures; only new and changed pictures are encoded.
+        """Update the index to match its source, encoding only new and changed pictures.
 
         The options are the same as in ``boc.manage.sync.sync_index``.
         """
@@ -309,7 +309,7 @@ class Index:
         return report
 
     def delete(self, ids: str | Iterable[str]) -> DeleteReport:
-        """Delete one item or several. The captions of a picture are separate items.
+        """Delete one or more items. The captions of a picture are separate items.
 
         Raises BackendError if no items would remain.
         """
@@ -318,17 +318,17 @@ class Index:
         return report
 
     def compact(self) -> CompactReport:
-        """Merge the index into one segment without deleted rows, which makes it smallest and
-        fastest; hits stay the same."""
+        """Merge the index into a single segment without deleted rows, for minimum size and maximum
+        speed. Search results do not change."""
         report = compact_index(self.name, at=self.at)
         self.refresh()
         return report
 
     def verify(self, features: Path | str | Sequence[Path | str] = ()) -> Verification:
-        """Check that the index is complete and exact; ``right`` in the report gives the result.
+        """Check that the index is complete and exact. ``right`` in the report is True if it is.
 
-        Frequencies are recomputed from the stored vectors, or from ``features``, the feature files
-        from which the index was built.
+        The check recomputes all term frequencies from the stored vectors, or from ``features``, the
+        feature files from which the index was built.
 
         >>> boc.open("photos").verify().right
         True
@@ -347,10 +347,11 @@ class Index:
         find: Modality | None = None,
         progress: bool | Progress = False,
     ) -> list[DuplicateGroup]:
-        """Return the groups of duplicate and near-duplicate pictures, or sentences.
+        """Return groups of duplicate and near-duplicate pictures or sentences.
 
-        ``threshold`` is the minimum cosine similarity of near-duplicates; few random pairs reach
-        the default. The first item of a group is the best one to keep; nothing is deleted.
+        ``threshold`` is the minimum cosine similarity of near-duplicates. Few unrelated pictures
+        reach the default threshold. The first item in a group is the best item to keep. No items
+        are deleted.
         """
         from boc.manage.duplicates import find_duplicates
 
@@ -362,7 +363,7 @@ class Index:
         )
 
     def info(self) -> dict[str, Any]:
-        """Return the index's contents and build settings as a dictionary for programs.
+        """Return the contents and build settings of the index as a dictionary.
 
         >>> facts = boc.open("photos").info()
         >>> facts["items"], facts["dimensions"]
@@ -371,20 +372,20 @@ class Index:
         return index_facts(self.searcher.index)
 
     def refresh(self) -> None:
-        """Load the current state of the index, which other processes may have changed. The encoder
-        is kept."""
+        """Load the current state of the index, including changes made by other processes. The
+        encoder is not loaded again."""
         self.searcher = self.searcher.renew()
 
 
 def _several(ids: str | Iterable[str]) -> list[str]:
     if not isinstance(ids, Iterable):
-        raise BocError(f"ids must be one id or several, got {ids!r}; give the id of a hit")
+        raise BocError(f"ids must be one or more ids, got {ids!r}; pass the id of a hit")
     return [ids] if isinstance(ids, str) else [_text("id", id) for id in ids]
 
 
 def _text(argument: str, value: object) -> str:
     if not isinstance(value, str):
         raise BocError(
-            f"{argument} must be text, got {value!r}; give the id of an item, such as a hit's id",
+            f"{argument} must be a string, got {value!r}; pass the id of an item, such as hit.id",
         )
     return value

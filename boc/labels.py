@@ -1,4 +1,4 @@
-"""Label terms with typical words and pictures, and extract these words from sentences.
+"""Label terms with typical words and pictures, and extract words from sentences.
 
 A label lists the words and pictures that are typical of a term, or of a codebook centroid. A word
 is typical if it is more frequent near the term than in general, measured by the z-score of the
@@ -31,8 +31,8 @@ WORDS = 5  # words per label
 EXAMPLES = 3
 CAPTIONS = 50  # captions searched per term
 BACKGROUND = 10_000  # captions in the background sample
-PRIOR = 10.0  # weight of the prior, as a number of background captions
-SIGNIFICANT = 1.64  # smallest z-score of a label's word (5 %, one-sided)
+PRIOR = 10.0  # weight of the prior, in background captions
+SIGNIFICANT = 1.64  # minimum z-score of a word in a label (5 %, one-sided)
 
 _WORD = re.compile(r"(?<![\w\[])[^\W\d_]+(?:['\u2019-][^\W\d_]+)*")
 
@@ -65,16 +65,17 @@ class Label:
 
 @cache
 def stop_words() -> frozenset[str]:
-    """Return scikit-learn's 318 English stop-words, in lower case.
+    """Return scikit-learn's list of 318 English stop words, in lower case.
 
-    The paper (BoC, section IV) does not name a list. This list includes words that pictures can
-    show, such as "fire". It is stored in a file, because scikit-learn takes seconds to load.
+    The BoC paper (section IV) does not name a list. This list includes words for things that
+    pictures can show, such as "fire". The list is stored in a file because importing scikit-learn
+    takes seconds.
     """
     return frozenset((files("boc") / "stop_words.txt").read_text(encoding="utf-8").split())
 
 
 def content_words(sentence: str) -> list[str]:
-    """Return the words of a sentence in lower case, without numbers, single letters, stop-words and
+    """Return the words of a sentence in lower case, without numbers, single letters, stop words and
     special tokens.
 
     >>> content_words("Two dogs are on the dog's sled .")
@@ -86,8 +87,8 @@ def content_words(sentence: str) -> list[str]:
 
 
 def whole_words(pieces: Sequence[str]) -> tuple[list[str], Ints]:
-    """Join word-pieces into lower-case words. Return the words, and the index of each piece's word.
-    A piece "##..." continues a word.
+    """Join word pieces into lower-case words. Return the words, and for each piece the index of its
+    word. A piece that begins with "##" continues a word.
 
     >>> words, of = whole_words(["a", "snow", "##board", "##ing", "dogs"])
     >>> words, of.tolist()
@@ -105,7 +106,7 @@ def whole_words(pieces: Sequence[str]) -> tuple[list[str], Ints]:
 
 
 def ranked(values: Mapping[str, float]) -> list[str]:
-    """Return the words in descending order of their values, with ties in alphabetical order."""
+    """Return the words sorted by descending value, with ties in alphabetical order."""
     return sorted(values, key=lambda word: (-values[word], word))
 
 
@@ -115,8 +116,8 @@ def distinctive(
     general: Mapping[str, int],
     total: float,
 ) -> list[str]:
-    """Return the over-represented words in ``counts``, most significant first, with ties in
-    alphabetical order.
+    """Return the words that are over-represented in ``counts``, most significant first, with ties
+    in alphabetical order.
 
     ``counts`` contains word counts in ``size`` captions (or occurrences), and ``general`` contains
     word counts in the ``total`` background captions.
@@ -140,8 +141,8 @@ def typical_words(
     general: Mapping[str, int],
     total: float,
 ) -> tuple[str, ...]:
-    """Return a label's words for ``captions``, each given by its distinct words, against the
-    ``total`` background captions."""
+    """Return the words that label ``captions``, compared with the ``total`` background captions.
+    Each caption is given as its distinct words."""
     counts = Counter(word for caption in captions for word in sorted(caption))
     return tuple(distinctive(counts, len(captions), general, total)[:WORDS])
 
@@ -152,11 +153,12 @@ def _log_odds(count: float, total: float) -> float:
 
 @dataclass
 class IndexLabels:
-    """Term labels for any code, made from the index itself. A search for each term finds the items
-    in which it is most frequent.
+    """Labels for the terms of an index, whichever code is used. To label a term, a search finds the
+    items in which the term is most frequent.
 
-    The background is a sample of at most ``sample`` captions, spread evenly over the index. Without
-    captions, labels contain only pictures. The first label reads all items once.
+    The background is a sample of at most ``sample`` captions, spread evenly over the index. If the
+    index has no captions, labels contain only pictures. Creating the first label reads all items
+    once.
     """
 
     index: Engine
@@ -171,7 +173,8 @@ class IndexLabels:
 
     @cached_property
     def background(self) -> tuple[Counter[str], int]:
-        """Return the number of sampled captions that contain each word, and the sample size."""
+        """Return, for each word, the number of sampled captions that contain it, and the sample
+        size."""
         captions = (item.content for item in self.index.items() if item.modality == "text")
         step = math.ceil(max(1, self.index.manifest.items["text"]) / self.sample)
         sample = [set(content_words(caption)) for caption in islice(captions, 0, None, step)]
@@ -192,14 +195,14 @@ class _Row(Struct):
 
 
 def pack_labels(labels: Sequence[Label]) -> Bytes:
-    """Encode labels as JSON bytes, uint8 (n,), which can be stored without pickle."""
+    """Encode labels as JSON in a uint8 array (n,), which can be stored without pickle."""
     rows = [vars(label) for label in labels]
     return np.frombuffer(json.dumps(rows, ensure_ascii=False).encode(), np.uint8)
 
 
 def unpack_labels(packed: Bytes) -> list[Label]:
-    """Decode labels from ``pack_labels``; an empty array contains no labels. Raises ManifestError
-    for other bytes."""
+    """Decode labels that ``pack_labels`` encoded; an empty array contains no labels. Raises
+    ManifestError for invalid bytes."""
     if not packed.size:
         return []
     try:

@@ -1,5 +1,4 @@
-"""Index manifest, which contains everything needed to open and search an index without other
-files."""
+"""Index manifest: everything that boc needs to know about an index to open and search it."""
 
 from __future__ import annotations
 
@@ -28,10 +27,10 @@ OPTIONAL: dict[str, Any] = {
     "usual": {},
     "exclude": [],
 }
-"""Optional entries with their defaults; an entry that equals its default is not written."""
+"""Optional entries and their defaults. An entry that equals its default is not written."""
 
 GROWN = 1.25
-"""Growth factor of the number of items from which the index is measured again."""
+"""Growth factor of the number of items after which the index is measured again."""
 
 
 class _Step(Struct, forbid_unknown_fields=True):
@@ -66,7 +65,7 @@ class _Recall(Struct, forbid_unknown_fields=True):
 
 
 class _Entries(Struct):
-    """Types of the manifest entries. A codec checks its own entries."""
+    """Types of the manifest entries. Codecs check their own entries."""
 
     encoder: Identity
     codec: _Codec
@@ -90,15 +89,22 @@ class _Entries(Struct):
 
 @dataclass(frozen=True)
 class Manifest:
-    """Format and maker; encoder (spec, weights digest, dimension); codec (steps, parameters) and
-    its arrays (digest, shape, dtype of each); digest of the list of items; number of items by
-    modality; number of postings; default re-rank multiplier and metric; type of the stored concept
-    sets, None without sets; metadata fields of the items with their types; states (size,
-    modification and change time in ns), by id, of picture files that could not be read; names of
-    the file facts whose values a table replaced; the recall that the budgets were chosen for, with
-    the measurement, empty for budgets set by hand; the usual cosine of two items, by modality, and
-    the number of items that it was measured on; and the name patterns that are left out of folders
-    of pictures."""
+    """Description of an index, stored with it.
+
+    ``encoder`` contains the spec, digest and dimension of the encoder. ``codec`` contains the steps
+    and parameters of the code, and ``arrays`` the digest, shape and dtype of each of its arrays.
+    ``source`` is the digest of the list of items. ``rm`` and ``rerank`` are the default number of
+    candidates per hit and the default metric. ``concept_dtype`` is the type of the stored concept
+    sets, or None without sets. ``fields`` contains the metadata fields and their types, ``items``
+    the number of items by modality. ``maker`` is the program that created the index.
+
+    ``unreadable`` maps the ids of picture files that could not be read to their states (size,
+    modification time and change time in ns). ``table_facts`` lists the file facts whose values were
+    replaced by a table. ``recall`` contains the recall for which the budgets were chosen, with the
+    measurement; it is empty for budgets set by hand. ``usual`` contains the usual cosine of two
+    items, by modality, and the number of items when it was measured. ``exclude`` lists the name
+    patterns excluded from folders of pictures.
+    """
 
     encoder: Identity
     codec: dict[str, Any]
@@ -122,8 +128,8 @@ class Manifest:
 
     @property
     def n_query_terms(self) -> int | None:
-        """Return the number of terms per query under a dictionary. Return None under other codes,
-        whose queries vary in length, and if the entry is not a number."""
+        """Return the number of terms per query for a dictionary. Return None if the entry is not a
+        number, and for other codes, whose queries vary in length."""
         for step in self.codec["steps"][-1:]:
             count = step["params"].get("query_z")
             if step["name"] == "Dictionary" and type(count) is int and count > 0:
@@ -131,21 +137,22 @@ class Manifest:
         return None
 
     def budgets(self, find: Modality) -> tuple[float, int | None]:
-        """Return the candidates per hit and ``n_query_terms`` for a search for items of one
-        modality. Sentences may have separate budgets."""
+        """Return the number of candidates per hit, and ``n_query_terms``, for searches that find
+        items of one modality. Sentences may have separate budgets."""
         own = self.recall.get("texts") if find == "text" else None
         if own:
             return own["rm"], int(own["query_z"])
         return self.rm, self.n_query_terms
 
     def has_grown(self, measured: Mapping[str, float]) -> bool:
-        """Return whether the index has grown by a quarter since the entry ``measured``."""
+        """Return whether the index has grown by at least a quarter since the measurement
+        ``measured``."""
         return sum(self.items.values()) >= GROWN * measured.get("items", 0)
 
     @property
     def vector_floats(self) -> str:
-        """Return the type that represents the stored vectors exactly, which is float32 for vectors
-        rounded to int8."""
+        """Return the floating-point type that represents the stored vectors exactly: float32 for
+        int8 vectors, otherwise the type of the vectors itself."""
         return "float32" if self.vector_dtype == "int8" else self.vector_dtype
 
     @property
@@ -165,8 +172,8 @@ class Manifest:
         fields: Mapping[str, FieldType] | None = None,
         **others: Any,
     ) -> Manifest:
-        """Make the manifest of an empty index. ``others`` contains ``source``, ``rm`` and optional
-        entries."""
+        """Create the manifest of an empty index. ``others`` contains ``source``, ``rm`` and
+        optional entries."""
         return cls(
             encoder=encoder,
             codec=dict(codec),
@@ -183,9 +190,11 @@ class Manifest:
         )
 
     def same_contents(self, other: Manifest) -> bool:
-        """Return whether two indexes contain the same items, encoded by the same encoder and code.
+        """Return whether two indexes contain the same items, encoded with the same encoder and
+        code.
 
-        Budgets chosen for the same recall may differ, because they depend on the items.
+        If budgets were chosen for the same recall, they may differ, because they depend on the
+        items.
         """
         target = self.recall.get("target")
         if self.identity.digest != other.identity.digest or target != other.recall.get("target"):
@@ -208,7 +217,7 @@ class Manifest:
         return all(getattr(one, part) == getattr(another, part) for part in parts)
 
     def entries(self) -> dict[str, Any]:
-        """Return the entries to write."""
+        """Return the entries that are written to the manifest."""
         return {
             key: value
             for key, value in asdict(self).items()
@@ -220,16 +229,17 @@ class Manifest:
 
     @classmethod
     def from_dict(cls, raw: Any, *, where: str) -> Manifest:
-        """Read a manifest strictly. Raises ManifestError for another format, and for missing or
-        unknown entries."""
+        """Parse a manifest. Raises ManifestError for an unsupported format, for missing or unknown
+        entries, and for invalid values."""
         if not isinstance(raw, dict) or not isinstance(raw.get("format"), int):
             raise ManifestError(
                 f"{where}: not a boc manifest",
-                "make the index with <boc index>",
+                "build the index with <boc index>",
             )
         if raw["format"] != FORMAT:
             raise ManifestError(
-                f"{where}: index format {raw['format']}, this boc reads format {FORMAT}",
+                f"{where}: index format {raw['format']}, but this version of boc reads format "
+                f"{FORMAT}",
                 f"{'upgrade boc, or ' if raw['format'] > FORMAT else ''}rebuild the index "
                 "with <boc index --replace>",
             )
@@ -237,9 +247,9 @@ class Manifest:
         if set(raw) | OPTIONAL.keys() != names:
             odd = ", ".join(sorted((set(raw) | OPTIONAL.keys()) ^ names))
             raise ManifestError(
-                f"{where}: manifest entries missing or unknown ({odd}); rebuild the index",
+                f"{where}: missing or unknown manifest entries ({odd}); rebuild the index",
             )
-        # Before an index is loaded, {} may represent an object with declared entries.
+        # In an index that is not loaded yet, {} may stand for an object with required entries.
         filled = {name: entry for name, entry in raw.items() if entry != {}}
         try:
             entries = typed(filled, _Entries)
@@ -248,7 +258,7 @@ class Manifest:
         return cls(**{**raw, "encoder": entries.encoder})
 
     def check_arrays(self, arrays: Mapping[str, NDArray[Any]], *, where: str) -> None:
-        """Raise ManifestError unless ``arrays`` fit the manifest."""
+        """Raise ManifestError unless ``arrays`` match the manifest."""
         for name, said in self.arrays.items():
             if name not in arrays or describe(arrays[name]) != said:
                 raise ManifestError(
@@ -257,8 +267,8 @@ class Manifest:
 
 
 def with_query_z(config: dict[str, Any], query_z: int | None) -> dict[str, Any]:
-    """Return a code's configuration with another query budget, if one of its steps has a query
-    budget."""
+    """Return the configuration of a code, with ``query_z`` as the query budget of each step that
+    has a query budget."""
     steps = []
     for step in config["steps"]:
         params = step["params"]
@@ -269,7 +279,7 @@ def with_query_z(config: dict[str, Any], query_z: int | None) -> dict[str, Any]:
 
 
 def describe(array: NDArray[Any]) -> dict[str, Any]:
-    """Return an array's shape, dtype and SHA-256."""
+    """Return the shape, dtype and SHA-256 digest of an array."""
     data = np.ascontiguousarray(array)
     return {
         "shape": list(data.shape),

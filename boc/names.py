@@ -1,7 +1,7 @@
-"""Names that users type, shared by the command line, the page and the library.
+"""Names that users type on the command line, on the page and in Python.
 
 This module imports only ``typing``, so that the command line can list the names without loading
-numpy.
+NumPy.
 """
 
 from typing import Literal, TypeAlias, get_args
@@ -23,19 +23,19 @@ CONCEPT_DTYPES: tuple[ConceptDtype, ...] = get_args(ConceptDtype)
 
 VectorDtype: TypeAlias = Literal["float16", "int8"]
 VECTOR_DTYPES: tuple[VectorDtype, ...] = get_args(VectorDtype)
-"""Types that vectors can be rounded to before they are stored."""
+"""Types to which vectors can be rounded before they are stored."""
 
 GLOBAL_CODES = ("scalar", "bits", "permutation", "dictionary")
 """Codes of the global vector that need no codebook."""
 
 WORD_CODES = ("words",)
-"""Codes of the global vector over the words of a vocabulary."""
+"""Codes of the global vector whose terms are the words of a vocabulary."""
 
 LEARNED_CODES = ("learned",)
-"""Codes of the global vector and of concepts, over learned terms."""
+"""Codes of the global vector and of concepts with learned terms."""
 
 CONCEPT_CODES = ("hard", "soft", "late")
-"""Codes of concept sets; all but late need a codebook."""
+"""Codes of concept sets. All of them except late need a codebook."""
 
 CODEBOOKS = ("plain", "centered", "rescaled", "words", "learned")
-"""Kinds of codebooks: of concepts in one of three spaces, of words, or of learned terms."""
+"""Kinds of codebooks: for concepts in one of three spaces, for words, or for learned terms."""

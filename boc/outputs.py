@@ -1,5 +1,5 @@
-"""Check output paths, so that a command never overwrites its own input or files that boc did not
-make."""
+"""Check output paths, so that a command never overwrites its own input or a file that boc did not
+create."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -7,13 +7,14 @@ from pathlib import Path
 from boc.atomic_files import check_writable
 from boc.errors import BocError
 
-HEAD = 65_536  # bytes at the beginning of a file that identify its kind
+HEAD = 65_536  # bytes at the beginning of a file by which its kind is recognised
 
 
 def check_output(path: Path, ours: Callable[[Path], bool], *inputs: Path | None) -> None:
-    """Raise BocError unless ``path`` can be written without loss of data.
+    """Raise BocError unless ``path`` can be written without losing data.
 
-    The file may be missing, empty, or recognised by ``ours``. It must not be one of ``inputs``.
+    The file may be missing, empty, or recognised by ``ours``. It must not be an input of the
+    command (``inputs``).
     """
     check_writable(path)
     for source in inputs:
@@ -24,13 +25,13 @@ def check_output(path: Path, ours: Callable[[Path], bool], *inputs: Path | None)
             )
     if path.exists() and path.stat().st_size and not ours(path):
         raise BocError(
-            f"{path} is another kind of file; choose another name, or delete it first",
+            f"{path} exists and is another kind of file; choose another name, or delete it first",
         )
 
 
 def begins(*patterns: bytes) -> Callable[[Path], bool]:
-    """Return a test for ``check_output`` that checks whether a file begins with the first pattern
-    and contains the other patterns soon after it."""
+    """Return a test for ``check_output`` that accepts files that begin with the first pattern and
+    contain the other patterns near the beginning."""
 
     def ours(path: Path) -> bool:
         try:
@@ -44,13 +45,13 @@ def begins(*patterns: bytes) -> Callable[[Path], bool]:
 
 
 def check_folder(folder: Path, names: Iterable[str], ours: Callable[[Path], bool]) -> None:
-    """Raise BocError if a folder contains ``names``, has no writer's lock, and is not recognised by
-    ``ours``."""
+    """Raise BocError if a folder contains any of ``names``, has no lock file of a writer, and is
+    not recognised by ``ours``."""
     existing = [name for name in names if (folder / name).exists()]
     if existing and not (folder / ".lock").exists() and not ours(folder):
         raise BocError(
-            f"{folder} contains {existing[0]}, which boc did not make and would replace; choose "
-            "another folder",
+            f"{folder} contains {existing[0]}, which boc did not create and would overwrite; "
+            "choose another folder",
         )
 
 

@@ -1,9 +1,9 @@
-r"""Represent paths and other text as UTF-8, for any name that a file system allows and any Unicode
-form that users type.
+r"""Represent paths and other text as UTF-8, whichever file names the file system allows and
+whichever Unicode form users type.
 
-A byte that is not UTF-8, as in names on an old CD, is written ``\xeb``; a backslash that would look
-like such an escape is written ``\x5c``. Text is compared in NFC, which has one code point for most
-accented letters. Ids keep their form on disk.
+A byte that is not valid UTF-8, as in file names on an old CD, is written as ``\xeb``. A backslash
+that would look like such an escape is written as ``\x5c``. Text is compared in NFC, which has a
+single code point for most accented letters. Ids keep the form of the names on disk.
 """
 
 import re
@@ -12,10 +12,10 @@ from itertools import islice, product
 from pathlib import Path
 from unicodedata import category, normalize
 
-FORMS = 64  # largest number of spellings of a path to try
+FORMS = 64  # maximum number of spellings of a path to try
 
 _MARKS = re.compile("[\u0300-\u036f\u00ad\u200c\u200d\ufe00-\ufe0f]")
-"""Accents of Latin, Greek and Cyrillic letters, soft hyphens, joiners, and selectors of a glyph."""
+"""Accents of Latin, Greek and Cyrillic letters, soft hyphens, joiners, and variation selectors."""
 
 _BYTE = re.compile("[\udc80-\udcff]")
 _LOOKS_SO = re.compile(r"\\(?=x[0-9a-f]{2})")
@@ -23,12 +23,12 @@ _ESCAPE = re.compile(r"\\x([0-9a-f]{2})")
 
 
 def path_text(path: str) -> str:
-    """Return a system path as text, which ``system_path`` converts back."""
+    """Return a system path as text that ``system_path`` can convert back."""
     return escaped_bytes(_LOOKS_SO.sub(r"\\x5c", path))
 
 
 def escaped_bytes(text: str) -> str:
-    """Return ``text`` with bytes escaped that are not UTF-8."""
+    """Return ``text`` with escapes in place of bytes that are not valid UTF-8."""
     return _BYTE.sub(lambda match: f"\\x{ord(match[0]) - 0xDC00:02x}", text)
 
 
@@ -41,7 +41,7 @@ def system_path(text: str) -> str:
 
 
 def path_of(text: str) -> Path:
-    """Return ``system_path`` as a path."""
+    """Return the result of ``system_path`` as a Path."""
     return Path(system_path(text))
 
 
@@ -51,7 +51,7 @@ def nfc(text: str) -> str:
 
 
 def forms(path: str) -> Iterator[str]:
-    """Yield ``path``, then every variant of it with each name in NFC or in NFD."""
+    """Yield ``path``, then its variants in which each name is in NFC or NFD."""
     yield path
     if not path.isascii():
         names = [
@@ -61,7 +61,7 @@ def forms(path: str) -> Iterator[str]:
 
 
 def path_on_disk(folder: Path, name: str) -> Path:
-    """Return the path of ``name``, in the Unicode form that the name has in ``folder``."""
+    """Return the path of ``name`` in ``folder``, in the Unicode form that the name has on disk."""
     for form in () if name.isascii() else forms(name):
         path = folder / system_path(form)
         if path.exists():
@@ -70,8 +70,8 @@ def path_on_disk(folder: Path, name: str) -> Path:
 
 
 def folded(text: str) -> str:
-    """Return ``text`` folded for comparison, as in search engines: NFKC, lower case, without
-    ``_MARKS``. Marks of other scripts are kept, because removing them would change the word.
+    """Return ``text`` folded for comparison, as in search engines: in NFKC and lower case, without
+    ``_MARKS``. Marks in other scripts are kept, because removing them would change the word.
 
     >>> folded("Straße İstanbul CAFÉ ﬁ が")
     'strasse istanbul cafe fi が'
@@ -80,14 +80,15 @@ def folded(text: str) -> str:
 
 
 def words_of(text: str) -> str:
-    """Return the letters and digits of ``text`` with their marks, separated by spaces into
-    words."""
+    """Return the words of ``text``, separated by spaces. Words consist of letters, digits and their
+    marks."""
     marks = (char if category(char)[0] in "LNM" or _MARKS.match(char) else " " for char in text)
     return " ".join("".join(marks).split())
 
 
 def name_words(name: str) -> str:
-    """Return the words of a file name, then the parts of its words in mixed case and with digits.
+    """Return the words of a file name, followed by the parts of words that are in mixed case or
+    contain digits.
 
     >>> name_words("BerlinTrip2019_IMG_12")
     'BerlinTrip2019 IMG 12 Berlin Trip 2019'
@@ -97,5 +98,6 @@ def name_words(name: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return ``text`` as one line, with unprintable characters replaced by single spaces."""
+    """Return ``text`` as a single line, in which a single space replaces each run of spaces and
+    unprintable characters."""
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())

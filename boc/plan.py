@@ -1,9 +1,10 @@
-"""Plan searches: choose whether terms or vectors find the hits. All engines execute these plans.
+"""Plan searches: decide whether terms or vectors find the hits. All engines execute these plans.
 
-Usually terms find candidates, and vectors rank the candidates. The exact alternative is to compare
-the query with all items that pass the filters. A search compares all items if this takes no longer,
-or if terms find too few candidates, since items that pass a filter may lie far from the query and
-share few terms with it. A plan never changes budgets that a user set by hand.
+Usually, terms find the candidates and vectors rank them. The exact alternative is to compare the
+query with all items that pass the filters. A search does so if the comparison is at least as fast,
+or if terms find too few candidates. Terms may find too few because items that pass a filter may be
+far from the query and share few terms with it. A plan never changes budgets that a user set by
+hand.
 """
 
 from __future__ import annotations
@@ -19,32 +20,32 @@ if TYPE_CHECKING:
     from boc.types import Filter, Modality, SearchRequest
 
 Way: TypeAlias = Literal["terms", "all", "fill"]
-"""Ways to find candidates: items that share a term with the query; all items that pass the filters;
-or the best of both, items that share a term first."""
+"""Ways to find candidates: by terms; by comparing all items that pass the filters; or by both, with
+items that share a term with the query first."""
 
-MOST = 2**31 - 1  # largest number of items in an index
+MOST = 2**31 - 1  # maximum number of items in an index
 ALL_COMPARED = "all compared: the code took no part"
 MEASURED = 10  # number of hits at which recall is measured
-PAGE = 40  # largest number of hits that share one set of candidates
+PAGE = 40  # maximum length of the lists of hits that share one set of candidates
 ALIGNED = 20  # concept sets compared per hit by an alignment, in an index with measured budgets
-QUICK = 10_000  # number of items whose vectors are compared faster than an alignment's sets
+QUICK = 10_000  # comparing the vectors of this many items is faster than aligning concept sets
 
 
 class Costs(NamedTuple):
-    """The costs that an engine declares.
+    """Costs that an engine declares.
 
-    The engine compares ``quick`` vector components in the time in which terms find candidates with
-    a recall of 0.98. It compares at most ``window`` items, and ``patience`` times as many if only a
-    comparison gives the right hits. A dictionary gives each query the same number of terms. With a
-    dictionary and vectors of 256 components, the engine compares ``begin`` items in the time that
-    it needs to start a search by terms, and each further item in the time that it needs to read
-    ``row`` postings. A search has too few candidates if it has fewer than ``choice`` per hit or,
-    with filters, fewer than a ``far``-th of the usual number. If only a share of the items passes
-    the filters, a query takes (1 / share) ** ``growth`` times as many terms.
+    In the time in which terms find candidates with a recall of 0.98, the engine can compare
+    ``quick`` vector components. The engine compares at most ``window`` items, or ``patience`` times
+    as many if only a comparison returns the correct hits. A dictionary gives each query the same
+    number of terms. With a dictionary and vectors of 256 components, starting a search by terms
+    takes as long as comparing ``begin`` items, and reading ``row`` postings takes as long as
+    comparing one more item. A search has too few candidates if it has fewer than ``choice`` per hit
+    or, with filters, less than 1 / ``far`` of the usual number. If only a fraction of the items
+    passes the filters, a query uses (1 / fraction) ** ``growth`` times as many terms.
 
-    If ``compact`` is true, codes of a few bits rank the candidates first; the engine then reads the
+    If ``compact`` is true, the engine first ranks the candidates by compact codes, then reads the
     vectors of at least ``read`` candidates. Comparing up to ``unscored`` times as many items that
-    share a term is faster than choosing the best of these items by scores.
+    share a term is faster than selecting the best of these items by score.
     """
 
     quick: int
@@ -65,8 +66,8 @@ SERVER = Costs(1 << 20, choice=10, far=4, patience=16, window=10_000, unscored=1
 
 
 class Statistics(NamedTuple):
-    """Index statistics for a request: the number of items ``passing`` the filters, the number of
-    all ``items``, the mean length of a posting list, and the number of components of a vector."""
+    """Index statistics for a request: the number of items ``passing`` the filters, the total number
+    of ``items``, the mean length of a posting list, and the dimension of the vectors."""
 
     passing: int
     items: int
@@ -75,11 +76,11 @@ class Statistics(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Plan for finding the hits of each query in a request.
+    """Plan by which an engine finds the hits for each query in a request.
 
     The engine finds ``depth`` candidates by the method ``way``, and reads the vectors of ``size``
     candidates. If fewer than ``least`` items share a term with a query, or fewer than ``share`` per
-    term, the engine uses the method ``otherwise``. For a query of at most ``unscored`` terms, all
+    term, the engine uses the method ``otherwise``. For queries with at most ``unscored`` terms, all
     items that share a term are candidates.
     """
 
@@ -92,21 +93,21 @@ class Plan(NamedTuple):
     unscored: float = -1.0
 
     def way_of(self, compared: int, queries: int) -> Way:
-        """Return the method used for all ``queries``, or the method tried first if only some
-        queries (``compared``) used the other method."""
+        """Return the method used for the queries: ``otherwise`` if all ``queries`` used it
+        (``compared`` counts them), otherwise the method that was tried first."""
         return self.otherwise if 0 < compared == queries else self.way
 
     def are_few(self, matching: int, n_terms: int) -> bool:
-        """Return whether too few items share a term with a query, so that other items may be
-        nearer."""
+        """Return whether so few items share a term with a query that other items may be nearer."""
         return matching < max(self.least, self.share * n_terms)
 
 
 def postings_read(n_terms: int, depth: float, *, list_length: float, compact: bool) -> float:
-    """Return the cost of finding candidates by terms, measured in postings read sequentially.
+    """Return the cost of finding candidates by terms, as an equivalent number of sequentially read
+    postings.
 
-    Reading a vector costs a random access. Compact codes are read before vectors, and each term
-    adds codes to read.
+    Reading a vector requires a random access. Compact codes are read before vectors, and each term
+    adds more codes.
     """
     if compact:
         return n_terms * (list_length + 3) + depth
@@ -114,8 +115,8 @@ def postings_read(n_terms: int, depth: float, *, list_length: float, compact: bo
 
 
 def quick_items(known: Statistics, costs: Costs, n_terms: int | None, depth: int) -> int:
-    """Return how many items can be compared in the time that ``n_terms`` terms take to find
-    ``depth`` candidates; None if queries vary in length."""
+    """Return how many items can be compared in the time in which ``n_terms`` terms find ``depth``
+    candidates. ``n_terms`` is None if queries vary in length."""
     if n_terms is None or not costs.row:
         return min(costs.quick // known.dim, costs.window)
     cost = postings_read(n_terms, depth, list_length=known.list_length, compact=costs.compact)
@@ -154,10 +155,12 @@ def _plan(
     plan = Plan("terms", depth, vectors_read(depth, k, costs.read) if compact else depth)
     if known is None:
         return plan
-    # Vectors lead an alignment at least as well as dictionary terms; other codes may lead better.
+    # For an alignment, vectors find candidates at least as well as dictionary terms; other codes
+    # may do better.
     by_vectors = not aligned or n_terms is not None
     quick = QUICK if aligned else quick_items(known, costs, n_terms, depth)
-    # Comparing concept sets is slow, so an alignment never compares more items than candidates.
+    # Comparing concept sets is slow, so an alignment never compares more items than it would
+    # re-rank.
     if known.passing <= (quick if by_vectors else depth):
         return plan._replace(way="all")
     plan = plan._replace(least=min(depth, costs.choice * min(depth, k), known.passing))
@@ -172,9 +175,9 @@ def _plan(
 
 
 def nearest(request: SearchRequest, recall: object) -> SearchRequest:
-    """Return the request for the items whose concept sets an alignment compares: the nearest
-    candidates by vectors. If budgets were chosen for a ``recall`` of vectors, at most ``ALIGNED``
-    items per hit are compared."""
+    """Return the request that finds the items whose concept sets an alignment compares: the
+    candidates with the nearest vectors. If the budgets were chosen for a vector ``recall``, at most
+    ``ALIGNED`` items per hit are compared."""
     rescore = request.rescore
     assert rescore is not None
     k = request.k
@@ -184,9 +187,9 @@ def nearest(request: SearchRequest, recall: object) -> SearchRequest:
 
 
 def vectors_read(depth: int, k: int, read: int = FOLDER.read) -> int:
-    """Return the number of candidates whose vectors are read for k hits if compact codes order
-    them: a twentieth of the candidates, and at least ``read``; the same for all lists up to a page,
-    or five per hit of longer lists."""
+    """Return the number of candidates whose vectors are read for k hits after compact codes have
+    ranked the candidates. This is a twentieth of the candidates, but at least ``read`` for lists of
+    up to a page, and at least five per hit for longer lists."""
     least = 5 * k if k > PAGE else read
     return min(depth, max(least, math.ceil(0.05 * depth)))
 
@@ -198,8 +201,8 @@ def usual_way(
     metric: str | None = None,
 ) -> Way:
     """Return the method by which a search finds items that pass ``filters``. ``find`` is the
-    modality of the items, by default pictures, or sentences if the index has no pictures.
-    ``metric`` defaults to the index's metric."""
+    modality of the items; the default is pictures, or sentences if the index has no pictures.
+    ``metric`` defaults to the metric of the index."""
     manifest = index.manifest
     find = find or ("image" if manifest.items["image"] else "text")
     known = index.statistics(find, filters)
@@ -210,18 +213,18 @@ def usual_way(
 
 
 def least_items(index: Engine) -> int:
-    """Return the number of items that can be compared faster than terms find candidates under any
-    budgets."""
+    """Return the number of items that can always be compared faster than terms find candidates,
+    whichever budgets apply."""
     known = Statistics(0, 0, 0, index.manifest.identity.dim)
     return quick_items(known, index.costs, 0, 0)
 
 
 def candidates(k: int, rm: float, *, planned: bool, by_vectors: bool = True) -> int:
-    """Return the number of candidates for k hits, ``rm`` per hit.
+    """Return the number of candidates for k hits, with ``rm`` candidates per hit.
 
-    Unless a user set the budgets by hand, all lists up to a page have the same candidates, so that
-    a longer list begins with the shorter one. A search by vectors uses the number of candidates for
-    which recall was measured; an alignment uses the number for a page."""
+    Unless a user set the budgets by hand, all lists of up to a page have the same candidates, so
+    that a longer list starts with the hits of a shorter list. A search by vectors uses the number
+    of candidates for which recall was measured. An alignment uses the number for a page."""
     if not planned or k > PAGE:
         return min(math.ceil(rm * k), MOST)
     measured = rm * (MEASURED if by_vectors else PAGE)
@@ -229,8 +232,8 @@ def candidates(k: int, rm: float, *, planned: bool, by_vectors: bool = True) -> 
 
 
 def pages(k: int) -> list[int]:
-    """Return the lengths of the lists from which a list of k hits is made, starting with a page and
-    doubling."""
+    """Return the lengths of the lists from which a list of k hits is built: first a page, then
+    twice the previous length."""
     sizes = [PAGE]
     while sizes[-1] < k:
         sizes.append(2 * sizes[-1])
@@ -244,8 +247,8 @@ def term_growth(
     *,
     planned: bool,
 ) -> float:
-    """Return the factor by which filters raise a query's number of terms, because the nearest items
-    that pass lie farther away."""
+    """Return the factor by which filters increase the number of query terms, because the nearest
+    items that pass the filters are farther away."""
     if not planned or not filters or not index.costs.growth:
         return 1.0
     share = max(1, index.statistics(find, filters).passing) / index.manifest.items[find]

@@ -1,4 +1,4 @@
-"""Ordered prefetching: threads compute results slightly ahead of their consumer."""
+"""Prefetch results in order: threads compute the next few results ahead of the consumer."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def ahead(
     things: Iterable[T],
     threads: int | None = None,
 ) -> Iterator[R]:
-    """Yield ``function(thing)`` for each of ``things``, in order. An exception is raised when its
-    result is due.
+    """Yield ``function(thing)`` for each of ``things``, in order. An exception is raised in place
+    of the result.
 
-    At most ``threads`` things are taken in advance and processed at a time. By default this is the
-    number of threads that linear algebra would use; meanwhile linear algebra is limited to one
-    thread per thing. The consumer's thread iterates over ``things``.
+    At most ``threads`` things are processed in advance at a time. The default is the number of
+    threads that linear algebra would use. Until the iterator ends, linear algebra is limited to one
+    thread per thing. ``things`` is iterated in the consumer's thread.
     """
     libraries = _libraries(len(sys.modules))
     if threads is None:
@@ -47,8 +47,8 @@ def ahead(
 
 @lru_cache(maxsize=1)
 def _libraries(modules: int) -> ThreadpoolController:
-    """Return the linear algebra libraries. ``modules``, the number of imported modules, invalidates
-    the cache after an import."""
+    """Return a controller for the linear algebra libraries. ``modules``, the number of imported
+    modules, invalidates the cache after an import."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()

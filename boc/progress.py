@@ -1,4 +1,5 @@
-"""Report the progress of long operations by a callback, or by bars in a terminal or notebook."""
+"""Report the progress of long operations through a callback, or with bars in a terminal or
+notebook."""
 
 from __future__ import annotations
 
@@ -6,10 +7,11 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""A callback that gets the name of the stage, the number of finished items, and their total."""
+"""A callback that receives the name of the stage, the number of finished items, and the total
+number of items."""
 
 Tick: TypeAlias = Callable[[int], object]
-"""A callback that gets the number of items finished since its last call."""
+"""A callback that receives the number of items finished since its last call."""
 
 
 def silent(stage: str, done: int, total: int) -> None:
@@ -37,17 +39,17 @@ class Bars:
             self.close()
 
     def ticks(self, stage: str, total: int) -> Tick:
-        """Begin a stage, and return its callback."""
+        """Start a stage, and return its callback."""
         self(stage, 0, total)
         return self._bar.update  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """Close the last bar without completing it."""
+        """Close the current bar, even if its stage is not complete."""
         if self._bar is not None:
             self._bar.close()
 
 
 def progress_of(progress: bool | Progress) -> Progress:
-    """Return a callback unchanged, a callback that draws bars for True, or a callback that does
-    nothing for False."""
+    """Return the callback for a ``progress`` argument: bars for True, no reports for False, and a
+    callable unchanged."""
     return progress if callable(progress) else Bars() if progress else silent

@@ -1,8 +1,8 @@
-"""Find the words of a sentence that the encoder hardly knows, and check whether it knows any word.
+"""Find the words in a sentence that the encoder barely knows.
 
-No score shows whether a library contains a thing. The frequency of the thing's name in the training
-captions shows whether the encoder can know it. The file ``words.json`` in a model folder contains
-the number of captions with each word.
+A score does not reveal whether a collection contains a thing. However, an encoder can know a thing
+only if its name occurs in the training captions. The file ``words.json`` in a model folder contains
+the number of training captions for each word.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from boc.foreign import Count, read_json, typed
 from boc.labels import content_words
 from boc.paths import name_words, nfc, words_of
 
-COUNTS = "words.json"  # name of the file in a model folder
-FEW = 10  # smallest number of training captions that teach the encoder a word
+COUNTS = "words.json"  # file name in a model folder
+FEW = 10  # minimum number of training captions from which an encoder learns a word
 
 _LETTERS = re.compile(r"[^\W_]+")
 
 
 class RareWord(NamedTuple):
-    """Word with the number of training captions that contain it."""
+    """Word, with the number of training captions that contain it."""
 
     word: str
     captions: int
 
 
 def write_counts(folder: Path, captions: Iterable[str]) -> None:
-    """Write the number of captions with each content word to a model folder."""
+    """Count the captions that contain each content word, and write the counts to a model folder."""
     counts = Counter(word for text in captions for word in set(content_words(nfc(text))))
     write_text(folder / COUNTS, json.dumps(dict(sorted(counts.items())), ensure_ascii=False))
 
 
 def read_counts(spec: str) -> Mapping[str, int]:
-    """Return the word counts of the encoder ``KIND:FOLDER``, empty if it has none. Raises
-    EncoderError for a damaged file."""
+    """Return the word counts of the encoder ``KIND:FOLDER``, or an empty mapping if the encoder has
+    no counts. Raises EncoderError for a damaged file."""
     path = Path(spec.partition(":")[2].partition("?")[0]) / COUNTS
     try:
         return typed(read_json(path), dict[str, Count])
@@ -54,7 +54,7 @@ def read_counts(spec: str) -> Mapping[str, int]:
 
 def rare_words(counts: Mapping[str, int], text: str) -> list[RareWord]:
     """Return the content words of a sentence that occur in fewer than ``FEW`` captions, in sentence
-    order; empty without counts."""
+    order. The list is empty if there are no counts."""
     rare = []
     for word in dict.fromkeys(content_words(nfc(text))) if counts else ():
         captions = max(counts.get(form, 0) for form in word_forms(word))
@@ -66,15 +66,15 @@ def rare_words(counts: Mapping[str, int], text: str) -> list[RareWord]:
 
 
 def word_forms(word: str) -> list[str]:
-    """Return a word, the word without a plural or genitive s, and its plurals."""
+    """Return a word, the word without a plural or possessive s, and its plurals."""
     bare = re.sub(r"['\u2019]s?$|s$", "", word)
     of_y = [re.sub("ies$", "y", word), re.sub("y$", "ies", word)]
     return [word, bare, f"{bare}s", f"{bare}es", word.removesuffix("es"), *of_y]
 
 
 def with_forms(text: str) -> str:
-    """Return a text, then the parts of its words in mixed case, and the singulars and plurals of
-    its content words."""
+    """Return a text followed by the parts of its mixed-case words, and by the singulars and plurals
+    of its content words."""
     words = name_words(text).lower()
     forms = {form for word in content_words(words) for form in word_forms(word)}
     more = {*words.split(), *forms} - {*words_of(text.lower()).split()}
@@ -86,7 +86,8 @@ def knows_none(
     vocabulary: Collection[str],
     text: str,
 ) -> bool:
-    """Return whether an encoder with counts knows no word of a sentence in any script."""
+    """Return whether an encoder with word counts does not know a single word of a sentence, in any
+    script."""
     if not counts:
         return False
     words = [*_LETTERS.findall(nfc(text).lower()), *content_words(nfc(text))]

@@ -1,7 +1,8 @@
-"""Select the top k, with one rule for ties wherever a ranking is truncated.
+"""Select the top k scores, with the same rule for ties everywhere.
 
-Equal numbers are ordered by index, as in a stable sort. Rows of an index are ordered by id, so this
-rule orders rows by (-score, id). C kernels that select while scoring follow the same rule.
+Equal scores are ordered by position, as in a stable sort. Rows of an index are ordered by id, so
+this rule orders them by (-score, id). C kernels that select rows while scoring them follow the same
+rule.
 """
 
 from collections.abc import Iterable
@@ -15,7 +16,7 @@ def topk(scores: Array, k: int) -> Ints:
     """Return the indices (min(k, m),) of the k largest ``scores`` (m,), largest first. Ties go to
     the lower index.
 
-    For ``scores`` (n, m), return the indices per row, (n, min(k, m)). Scores must not be NaN.
+    For ``scores`` (n, m), return the indices for each row, (n, min(k, m)). Scores must not be NaN.
     """
     if scores.ndim == 2:
         places = [topk(row, k) for row in scores]
@@ -31,18 +32,18 @@ def topk_of_blocks(
     blocks: Iterable[Array],
     k: int,
 ) -> tuple[Ints, Array]:
-    """Return the ``topk`` indices and scores, both (n, k), of rows whose scores come in blocks of
+    """Return the ``topk`` indices and scores, both (n, k), for scores that arrive in blocks of
     columns (n, b)."""
     first = 0
     top = None
     for block in blocks:
         places = np.broadcast_to(np.arange(first, first + block.shape[1]), block.shape)
         first += block.shape[1]
-        if top is not None:  # its indices precede those of the new block
+        if top is not None:  # earlier blocks come first, because their indices are lower
             places = np.concatenate([top[0], places], axis=1)
             block = np.concatenate([top[1], block], axis=1)
         best = topk(block, k)
         top = np.take_along_axis(places, best, axis=1), np.take_along_axis(block, best, axis=1)
     if top is None:
-        raise ValueError("no block of scores; pass at least one")
+        raise ValueError("there are no blocks of scores; pass at least one")
     return top

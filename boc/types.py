@@ -1,4 +1,4 @@
-"""Data types of the library, which are values without behaviour."""
+"""Data types that the whole library shares."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ if TYPE_CHECKING:
 
 
 BLOCK = 4096  # items per block
-WIDEST = 1 << 24  # largest number of components of a vector
-ID = "_id"  # the field of filters by the ids of items; no metadata field has this name
+WIDEST = 1 << 24  # maximum dimension of a vector
+ID = "_id"  # the field name in filters by item id; metadata fields cannot have this name
 FOR_PROGRAMS = frozenset({"modified_ns", "changed_ns", "inode", "device_number", "content_hash"})
-"""Metadata fields that reveal a changed file, and are not shown to users."""
+"""Metadata fields that are used to detect changed files and are not shown to users."""
 
 TermMatrix: TypeAlias = "sparse.csr_array"
-"""Term frequencies (n, V), int32, column = term id; indices sorted, every stored value >= 1."""
+"""Term frequencies (n, V), int32, with one column per term; indices are sorted, and all stored
+values are at least 1."""
 
 
 @dataclass(slots=True, unsafe_hash=True)  # a frozen dataclass takes twice as long to create
 class Item:
     """Picture or sentence in an index.
 
-    ``content`` is the sentence itself, or the path of the picture. ``group`` is the id of the
-    picture that the item belongs to: its own id for a picture, the described picture's id for a
-    caption, and empty for other sentences. ``fields`` is the metadata, a value or a list of values
-    for each field declared in the index's manifest.
+    ``content`` is the sentence itself or the path of the picture. ``group`` is the id of the
+    picture to which the item belongs: for a picture, its own id; for a caption, the id of the
+    described picture; for other sentences, an empty string. ``fields`` contains the metadata: a
+    value, or a list of values, for each field. The index's manifest declares the fields.
     """
 
     id: str
@@ -47,15 +48,15 @@ class Item:
 
     @property
     def path(self) -> Path:
-        """Return the path of a picture's file, which ``content`` contains as text."""
+        """Return the path of the picture file. ``content`` is the same path as text."""
         return path_of(self.content)
 
 
 @dataclass(slots=True, unsafe_hash=True, repr=False)
 class Hit:
-    """Item with a score; higher is better.
+    """Item with its score for a query; higher is better.
 
-    ``duplicates`` lists the ids of near-duplicates grouped under the hit.
+    ``duplicates`` lists the ids of near-duplicates that are grouped under the hit.
 
     Examples
     --------
@@ -77,10 +78,10 @@ class Hit:
 
     @property
     def path(self) -> str | None:
-        """Return the path of a picture, or None for a sentence, a vector, or a picture added from
-        memory."""
+        """Return the path of a picture. Return None for a sentence, a vector, or a picture that was
+        added from memory."""
         item = self.item
-        # The content of a picture without a file is its id.
+        # For a picture without a file, the content is the id.
         if item.modality == "text" or (item.content == item.id and item.content[:1] != "/"):
             return None
         return system_path(item.content)
@@ -91,8 +92,8 @@ class Hit:
         return self.item.fields
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the hit as JSON values: id, modality, score, content, and duplicates and fields,
-        if any."""
+        """Return the hit as a dictionary of JSON values: id, modality, score, content, and, if
+        present, duplicates and fields."""
         item = self.item
         values = {
             "id": item.id,
@@ -130,7 +131,7 @@ class Hit:
 class Ragged:
     """Sets of row vectors stored flat: set i is ``values[offsets[i]:offsets[i + 1]]``.
 
-    ``values`` is float32 (N, d), ``offsets`` int64 (n + 1,), ascending from 0 to N.
+    ``values`` is float32 (N, d), and ``offsets`` is int64 (n + 1,), ascending from 0 to N.
     """
 
     values: Floats
@@ -145,7 +146,7 @@ class Ragged:
             or np.any(np.diff(offsets) < 0)
         ):
             raise ValueError(
-                f"offsets must rise from 0 to {len(self.values)}, got {offsets[:5].tolist()}...",
+                f"offsets must ascend from 0 to {len(self.values)}, got {offsets[:5].tolist()}...",
             )
 
     def __len__(self) -> int:
@@ -162,12 +163,12 @@ class Ragged:
         return cls(np.concatenate([np.empty((0, width), np.float32), *flat]), offsets)
 
     def take(self, chosen: Sequence[int]) -> Ragged:
-        """Return the sets at the indices ``chosen``, in that order."""
+        """Return the sets at the indices ``chosen``, in the same order."""
         return Ragged.from_sets([self[i] for i in chosen], self.values.shape[1])
 
     def blocks(self, rows: int) -> Iterator[Ragged]:
-        """Yield runs of whole sets with at most ``rows`` rows each, unless a single set has
-        more."""
+        """Yield consecutive groups of whole sets. A group has at most ``rows`` rows, unless a
+        single set has more."""
         start = 0
         while start < len(self):
             stop = int(np.searchsorted(self.offsets, self.offsets[start] + rows, side="right")) - 1
@@ -181,7 +182,7 @@ class Ragged:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Ragged]) -> Ragged:
-        """Return the sets of all parts, in order."""
+        """Join the sets of all parts, in order."""
         counts = np.concatenate([[0], *(np.diff(part.offsets) for part in parts)])
         values = np.concatenate([part.values for part in parts])
         return cls(values, np.cumsum(counts, dtype=np.int64))
@@ -189,13 +190,13 @@ class Ragged:
 
 @dataclass(frozen=True)
 class Embeddings:
-    """Encoder output for n items of one modality, in item order.
+    """Output of an encoder for n items of one modality, in the order of the items.
 
-    ``vectors`` is float32 (n, d) of unit norm. ``concepts`` contains n sets of contextualised
-    concept vectors, one per region or word and without special positions, or is None. Concepts of
-    pictures correspond to ``boxes`` (4 wide, as in ``Regions``); concepts of sentences correspond
-    to ``words`` (lists of word-pieces). ``boxes`` and ``words`` are None or as long as the
-    concepts.
+    ``vectors`` is float32 (n, d), with rows of unit norm. ``concepts`` is None or contains n sets
+    of contextualised concept vectors, with one vector per region or word and without special
+    tokens. For pictures, ``boxes`` contains the box of each concept (4 wide, as in ``Regions``).
+    For sentences, ``words`` contains the word piece of each concept. If not None, ``boxes`` and
+    ``words`` are as long as the concepts.
     """
 
     modality: Modality
@@ -206,7 +207,7 @@ class Embeddings:
 
     def __post_init__(self) -> None:
         if self.modality not in MODALITIES:
-            raise BocError(f"a modality is {' or '.join(MODALITIES)}, got {self.modality!r}")
+            raise BocError(f"modality must be {' or '.join(MODALITIES)}, got {self.modality!r}")
         if not isinstance(self.vectors, np.ndarray) or self.vectors.ndim != 2:
             raise BocError(
                 "vectors must be an array (n, d), got "
@@ -228,7 +229,7 @@ class Embeddings:
             yield Embeddings(self.modality, vectors)
 
     def take(self, chosen: Sequence[int]) -> Embeddings:
-        """Return the embeddings of the items at the indices ``chosen``, in that order."""
+        """Return the embeddings of the items at the indices ``chosen``, in the same order."""
         return Embeddings(
             self.modality,
             self.vectors[chosen],
@@ -239,8 +240,8 @@ class Embeddings:
 
 
 class Rows(NamedTuple):
-    """Items in the form that a back end stores: ``terms`` (n, V), ``vectors`` (n, d), and concept
-    sets if ``concept_dtype`` is set."""
+    """Items as a back end stores them: with ``terms`` (n, V), ``vectors`` (n, d), and, if
+    ``concept_dtype`` is set, concept sets."""
 
     items: Sequence[Item]
     terms: TermMatrix
@@ -251,7 +252,7 @@ class Rows(NamedTuple):
 @dataclass(frozen=True)
 class Batch:
     """Items of one modality and their ``embeddings``, in the same order. ``stored`` contains rows
-    already stored in an index."""
+    that are already in an index."""
 
     items: list[Item]
     embeddings: Embeddings
@@ -267,9 +268,9 @@ class Batch:
 
 @dataclass(frozen=True)
 class Regions:
-    """Regions of one picture: ``features`` float32 (n, d), and ``boxes`` float32 (n, 4), x1 y1 x2
-    y2 as fractions of the picture's width and height (values slightly outside [0, 1] are kept). n
-    may be 0."""
+    """Regions of one picture: ``features`` float32 (n, d) and ``boxes`` float32 (n, 4). A box is x1
+    y1 x2 y2, as fractions of the picture's width and height; values slightly outside [0, 1] are
+    kept. n may be 0."""
 
     features: Floats
     boxes: Floats
@@ -287,7 +288,7 @@ class Regions:
 
 @dataclass(frozen=True)
 class RegionBatch:
-    """Items of one modality. Pictures have ``features`` (d wide) and ``boxes`` (4 wide), as in
+    """Items of one modality. For pictures, ``features`` (d wide) and ``boxes`` (4 wide) are as in
     ``Regions``."""
 
     items: list[Item]
@@ -306,7 +307,7 @@ class RegionBatch:
 
 @dataclass(frozen=True)
 class ImageRef:
-    """Picture file, or picture in an archive. Region sources and encoders open it with
+    """Picture file, or picture in an archive. Region sources and encoders open the picture with
     ``read_image``."""
 
     id: str
@@ -314,15 +315,15 @@ class ImageRef:
 
 
 OFFSETS = "offsets-"
-"""The prefix of the digest of an encoder whose vectors contain offsets that correct hubs."""
+"""Digest prefix of encoders whose vectors contain offsets for hub correction."""
 OFFSET_PARTS = ("picture", "sentence", "length of pictures", "length of sentences")
-"""The last components of vectors with such offsets (``encoders/runtime/hubs.py``)."""
+"""Last components of vectors that contain these offsets (see ``encoders/runtime/hubs.py``)."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Identity of an encoder: ``spec`` reloads the encoder, and ``digest`` (SHA-256) identifies its
-    weights."""
+    """Identity of an encoder. ``spec`` is used to load the encoder again, and ``digest`` (SHA-256)
+    identifies its weights."""
 
     spec: str
     digest: str
@@ -334,16 +335,15 @@ class Identity:
 
     def __post_init__(self) -> None:
         if not 0 < self.dim < WIDEST:
-            raise ValueError(f"no identity of an encoder: {self.spec!r}, dim {self.dim}")
+            raise ValueError(f"invalid encoder identity: {self.spec!r}, dim {self.dim}")
 
 
 @dataclass(frozen=True)
 class Runtime:
     """Device, precision and batch size of an encoder.
 
-    ``device`` is cpu, cuda, or auto. ``precision`` is the precision of matrix products: float32,
-    bfloat16 or float16; results are always float32. ``batch`` is the number of items encoded at a
-    time.
+    ``device`` is cpu, cuda or auto. ``precision`` is the precision of matrix products: float32,
+    bfloat16 or float16. Results are always float32. ``batch`` is the number of items per batch.
     """
 
     device: str = "auto"
@@ -353,11 +353,11 @@ class Runtime:
 
 @dataclass(frozen=True)
 class StoredConcepts:
-    """Concept sets in stored form: set i is rows ``offsets[i]`` to ``offsets[i + 1]`` of
+    """Concept sets in stored form: set i consists of rows ``offsets[i]`` to ``offsets[i + 1]`` of
     ``values``.
 
-    Rows have unit length, or are zero. ``values`` (N, d) is float16, or int8 to be multiplied by
-    ``scales`` float32 (N,); ``offsets`` is int64 (n + 1,), ascending from 0 to N.
+    Rows have unit length or are zero. ``values`` (N, d) is float16, or int8 with the factors
+    ``scales`` float32 (N,). ``offsets`` is int64 (n + 1,), ascending from 0 to N.
     """
 
     values: Array
@@ -368,7 +368,7 @@ class StoredConcepts:
         return len(self.offsets) - 1
 
     def take(self, chosen: Ints) -> StoredConcepts:
-        """Return the sets at the indices ``chosen``, in that order and in stored form."""
+        """Return the sets at the indices ``chosen``, in the same order and in stored form."""
         begins = self.offsets[chosen]
         lengths = self.offsets[chosen + 1] - begins
         offsets = np.append(0, np.cumsum(lengths)).astype(np.int64)
@@ -379,7 +379,7 @@ class StoredConcepts:
         return StoredConcepts(self.values[places], offsets, scales)
 
     def to_ragged(self) -> Ragged:
-        """Return the sets as float32. All sets must fit into memory."""
+        """Convert the sets to float32. All sets must fit into memory."""
         values = self.values.astype(np.float32)
         if self.scales is not None:
             values *= self.scales[:, None]
@@ -387,19 +387,20 @@ class StoredConcepts:
 
 
 FieldType: TypeAlias = Literal["keyword", "integer", "float", "boolean", "date", "text"]
-"""Types of a metadata field. ``date`` is YYYY-MM-DDThh:mm:ss (UTC), so its text order is its time
-order. ``text`` is searched by its words; filters use the other types."""
+"""Types of metadata fields. A ``date`` is written as YYYY-MM-DDThh:mm:ss (UTC), so that dates sort
+as text. Fields of type ``text`` are for full-text search; filters use the other types."""
 
 
 @dataclass(frozen=True)
 class Filter:
-    """Condition on a metadata field. An item passes if one of its values of the field meets the
-    condition.
+    """Condition on a metadata field. An item passes if at least one of its values in the field
+    meets the condition.
 
-    An item passes "!=" if none of its values equals ``value``; items without the field pass only
-    this operator. With ``last``, a later date or text, "=" and "!=" compare with the inclusive
-    range from ``value`` to ``last``. ``others`` contains further conditions on the same field: "="
-    then requires one of the conditions, and "!=" requires that no "=" condition is met.
+    With "!=", an item passes if all of its values differ from ``value``; this is the only operator
+    that items without the field pass. With ``last``, a later date or text, "=" and "!=" compare
+    with the inclusive range from ``value`` to ``last``. ``others`` contains alternative conditions
+    on the same field: with "=", an item must meet at least one of the conditions; with "!=", it
+    must not equal any of the values.
     """
 
     field: str
@@ -410,26 +411,26 @@ class Filter:
 
     @property
     def ids(self) -> list[str]:
-        """Return the ids in all Unicode forms, if the condition is on the ids of items; otherwise
-        return no ids."""
+        """Return the ids in all Unicode forms for a condition on item ids, and an empty list for
+        other conditions."""
         some = self.alternatives if self.field == ID else ()
         return [form for each in some for form in forms(str(each.value))]
 
     @property
     def alternatives(self) -> list[Filter]:
-        """Return the condition itself and the others, as separate conditions."""
+        """Return this condition and its ``others`` as separate conditions."""
         return [replace(self, others=()), *self.others]
 
 
 @dataclass(frozen=True, eq=False)
 class QueryCode:
-    """Parameters for encoding queries by their nearest centroids, for engines that encode queries
-    themselves.
+    """Parameters of a dictionary, for engines that convert query vectors to terms themselves.
 
-    ``mean`` float32 (d,) is subtracted from a query. The terms of the query are the ``z`` centroids
-    with the largest cosines in the nearest ``cells`` cells. Their weights are exp((cosine -
-    largest) / temperature) times ``top``, rounded, and at least 1; the ``kept`` largest are kept
-    (0: all). ``centroids`` contains the arrays of ``boc.clustering.cell_index.Centroids``."""
+    ``mean`` float32 (d,) is subtracted from each query. The terms of a query are the ``z``
+    centroids with the largest cosines among the centroids in the nearest ``cells`` cells. The
+    weight of a term is ``top`` * exp((cosine - largest cosine) / temperature), rounded, and at
+    least 1. The ``kept`` terms with the largest weights are kept (0: all terms). ``centroids``
+    contains the arrays of ``boc.clustering.cell_index.Centroids``."""
 
     mean: Floats
     centroids: tuple[Array, ...]
@@ -441,10 +442,10 @@ class QueryCode:
 
 
 class HitList(Sequence[Hit]):
-    """List of the ``count`` hits of a query, best first. ``make`` reads all hits when the first one
-    is accessed.
+    """List of the ``count`` hits for a query, best first. The first access to a hit calls ``make``,
+    which reads all hits.
 
-    A list is equal to any sequence of equal hits.
+    A list compares equal to any sequence of equal hits.
     """
 
     def __init__(self, count: int, make: Callable[[], Sequence[Hit]]) -> None:
@@ -486,13 +487,13 @@ def _read_hits(kind: type[HitList], hits: list[Hit]) -> HitList:
 
 @dataclass(eq=False)
 class Rescore:
-    """Request to re-rank each query's candidates by ``metric``, with the query's row in
-    ``queries``, and to keep ``k`` candidates.
+    """Request to re-rank the candidates of each query by ``metric``, and to keep the best ``k``.
+    Row i of ``queries`` belongs to query i.
 
-    The metric "dot" reads ``queries.vectors``; an alignment reads ``queries.concepts``, which must
+    The metric "dot" uses ``queries.vectors``. An alignment uses ``queries.concepts``, which must
     not be None. With ``parts``, ``queries`` is a single query composed of the parts, and its
-    alignment score is the weighted sum of the parts' scores. ``plain`` is true if the vectors of
-    ``queries`` were checked (``boc.vectors.plain_rows``).
+    alignment score is the weighted sum of the scores of the parts. ``plain`` is True if
+    ``boc.vectors.plain_rows`` has validated the vectors of ``queries``.
     """
 
     metric: Metric
@@ -504,17 +505,18 @@ class Rescore:
 
 @dataclass(eq=False)
 class SearchRequest:
-    """Request for the best ``k`` items in an index for each of n queries.
+    """Request for the best ``k`` items in an index, for each of n queries.
 
-    ``terms`` contains the query terms (n, V), or a function that makes them. ``modality`` restricts
-    the hits to pictures or sentences, and ``filters`` restricts them to items that pass all
-    filters. With ``rescore`` the k items are candidates, which the engine re-ranks by their stored
-    vectors or concept sets; an alignment needs ``modality``. ``code`` converts the vectors of
-    ``rescore`` to terms, for an engine that encodes queries itself.
+    ``terms`` contains the query terms (n, V), or is a function that computes them. ``modality``
+    restricts the hits to pictures or sentences, and ``filters`` restricts the hits to items that
+    pass all filters. With ``rescore``, the k items are candidates that the engine re-ranks by their
+    stored vectors or concept sets; an alignment requires ``modality``. ``code`` converts the
+    vectors of ``rescore`` to terms, for engines that encode queries themselves.
 
-    If ``planned``, no user set the budgets by hand, so the engine may compare all vectors that pass
-    the filters. Requests with the same ``way`` differ only in their checked vectors, so they share
-    one check and one plan. ``n_terms`` is the number of terms per query under a dictionary.
+    If ``planned``, no user set the budgets by hand, so the engine may compare the query with all
+    items that pass the filters. Requests with the same ``way`` differ only in their validated
+    vectors, so they share one validation and one plan. ``n_terms`` is the number of terms per query
+    for a dictionary.
     """
 
     terms: TermMatrix | Callable[[], TermMatrix]
@@ -539,7 +541,7 @@ class SearchRequest:
 
     @property
     def most(self) -> int:
-        """Return the largest number of hits per query."""
+        """Return the maximum number of hits per query."""
         if self.rescore is None:
             return self.k
         return min(self.k, self.rescore.k)
@@ -547,11 +549,11 @@ class SearchRequest:
 
 @dataclass
 class Stages:
-    """Facts about a finished search, added by each stage of the search.
+    """Facts about a search. Each stage of the search adds its facts.
 
-    ``codes`` contains the query terms, and ``candidates`` is the largest number of re-ranked items.
-    ``plan`` is the method by which the engine found the hits (``boc.plan.Way``), or the method
-    tried first if queries differ.
+    ``codes`` contains the query terms, and ``candidates`` is the maximum number of re-ranked items.
+    ``plan`` is the method by which the engine found the hits (``boc.plan.Way``); if different
+    queries used different methods, ``plan`` is the method that was tried first.
     """
 
     codes: TermMatrix | None = None

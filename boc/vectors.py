@@ -1,4 +1,4 @@
-"""Check rows of vectors, scale them to unit length, and split them into batches."""
+"""Validate vectors, scale them to unit length, and split them into batches."""
 
 from collections.abc import Iterator
 from math import isfinite
@@ -35,48 +35,47 @@ def are_plain(rows: Any, width: int) -> bool:
     """Return whether ``rows`` is a contiguous, finite float32 array (n, width) with at least one
     row.
 
-    Nearly all queries pass this test. Full validation of a single query would take longer than
-    encoding it.
+    Almost all queries pass this fast test. A full validation would take longer than encoding a
+    query.
     """
     if type(rows) is not np.ndarray or rows.dtype != FLOAT32 or not rows.flags.c_contiguous:
         return False
     if rows.ndim != 2 or rows.shape[0] == 0 or rows.shape[1] != width:
         return False
-    return isfinite(np.vdot(rows, rows))  # other float32 products warn of overflow
+    return isfinite(np.vdot(rows, rows))  # unlike vdot, other float32 products warn about overflow
 
 
 def plain_rows(rows: Any, width: int | None, what: str) -> Floats:
-    """Convert real numbers of any type to float32 (n, d) that passes ``are_plain`` unless n is 0.
+    """Convert an array of any real type to a finite, contiguous float32 array (n, d).
 
-    ``width`` is the required d; None allows any. Raises BocError, which names the row, for NaN,
-    infinity, and squares beyond float32.
+    ``width`` is the required d; None allows any width. For NaN, infinity, and numbers whose squares
+    overflow float32, raises a BocError that names the row.
     """
     if width is not None and are_plain(rows, width):
         return rows  # type: ignore[no-any-return]
     values = np.asarray(rows)
     if values.dtype.kind not in "fiub":
-        raise BocError(f"{what} of type {values.dtype}; give real numbers, preferably float32")
+        raise BocError(f"the {what} have type {values.dtype}; pass real numbers, ideally float32")
     if values.ndim != 2 or (width is not None and values.shape[1] != width):
         raise BocError(
-            f"{what} of shape {values.shape}; give rows of {width or 'numbers'}: (n, "
-            f"{width or 'd'})",
+            f"the {what} have shape {values.shape}; pass an array of shape (n, {width or 'd'})",
         )
     with np.errstate(over="ignore"):
         plain = np.ascontiguousarray(values, np.float32)
         odd = np.flatnonzero(~np.isfinite(np.einsum("ij,ij->i", plain, plain)))
     if len(odd):
         raise BocError(
-            f"row {odd[0]} of the {what} contains NaN, infinity or numbers too large for float32; "
-            "correct it",
+            f"row {odd[0]} of the {what} contains NaN, infinity or a number too large for float32; "
+            "correct the row",
         )
     return plain
 
 
 def unit_rows(rows: Array) -> Floats:
-    """Return rows (n, d) scaled to unit length, float32; zero rows stay zero.
+    """Return ``rows`` (n, d) scaled to unit length, as float32. Zero rows stay zero.
 
-    Rows are first divided by their largest component, because squares of tiny or huge components
-    exceed the range of float32.
+    Each row is first divided by its largest component, because the squares of very small or large
+    components do not fit into float32.
     """
     peaks = np.maximum(rows.max(axis=1, initial=0), -rows.min(axis=1, initial=0))[:, None]
     scaled = rows / np.where(peaks > 0, peaks, 1)
@@ -91,7 +90,8 @@ def mean_of(
     labels: NDArray[np.str_],
     means: Floats,
 ) -> Floats:
-    """Return the row of ``means`` (m, d) labelled with the modality, or the mean of all rows."""
+    """Return the row of ``means`` (m, d) whose label is the modality, or the mean of all rows if no
+    label matches."""
     known = labels.tolist()
     mean: Floats = means.mean(axis=0)
     if modality in known:

@@ -110,9 +110,9 @@ SAME: list[tuple[Callable[[Path], object], str, str, str]] = [
     ),
     (
         lambda place: boc.open("own", at(place)).searcher.target("text"),
-        "leave out find=, or index a CSV",
-        "leave out --find, or index a CSV",
-        "leave out find=, or index a CSV",
+        "omit find=, or index a CSV",
+        "omit --find, or index a CSV",
+        "omit find=, or index a CSV",
     ),
     (
         lambda place: boc.open("own", at(place)).searcher.search_query(

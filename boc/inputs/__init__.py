@@ -1,1 +1,1 @@
-"""Inputs: sources of items, pictures, feature files, metadata, and extraction."""
+"""Read sources of items, pictures, feature files and metadata, and extract features."""

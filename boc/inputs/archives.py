@@ -1,4 +1,4 @@
-"""Open members of tar archives as files: a path leads through the archive, as in
+"""Open members of tar archives as files, by paths through the archive such as
 ``shards/0.tar/cat.jpg``."""
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ FileState: TypeAlias = tuple[int, ...]
 file."""
 
 PACKED = (b"\x1f\x8b", b"BZ", b"\xfd7", b"(\xb5")  # first bytes of compressed files
-KEPT = 16  # number of archives whose members are kept in memory
+KEPT = 16  # number of archives whose member lists are kept in memory
 BLOCK = 512  # size of a header in bytes
-# Time limits, because a damaged file system may report times in another millennium.
+# Limits for times, because a damaged file system may report times in another millennium.
 LEAST = -(2**63)
 MOST = 2**63 - 1
-LONGEST = 1 << 20  # largest size of a name or another header, in bytes
+LONGEST = 1 << 20  # maximum size of a name or another header, in bytes
 
 
 class _Headers(io.FileIO):
-    """Reads the headers of an archive with a limit on their size; tarfile would read as much as a
-    header claims."""
+    """Read the headers of an archive up to a maximum size. tarfile itself would read as many bytes
+    as a header declares."""
 
     def read(self, size: int | None = -1) -> bytes:
         if size is None or not 0 <= size <= LONGEST:
@@ -41,8 +41,8 @@ class _Headers(io.FileIO):
 
 
 class Members(NamedTuple):
-    """Files in an archive: ``places`` maps names to offset and size, and ``faults`` lists the
-    entries left out."""
+    """Files in an archive. ``places`` maps names to offset and size, and ``faults`` describes the
+    entries that were skipped."""
 
     places: dict[str, tuple[int, int]]
     faults: list[str]
@@ -52,13 +52,14 @@ _known: dict[FileState, Members] = {}
 
 
 def identity(status: os.stat_result, size: int | None = None) -> FileState:
-    """Return the state that identifies a file, or its member of ``size`` bytes.
+    """Return a state that identifies the contents of a file, or of a member of ``size`` bytes in
+    it.
 
-    Equal states mean equal bytes, even after pictures of the same size and time swapped names.
-    Equal bytes may have different states: in a copy, in a restored backup, or on a disk that was
-    mounted again. A caller that finds another state reads the bytes (sync keeps the data of equal
-    bytes) or repeats its work (resumed commands, thumbnails). Repeating work takes time but never
-    gives wrong results.
+    Equal states mean equal bytes, even if pictures with the same size and time have swapped names.
+    Equal bytes can have different states, for example in a copy, in a restored backup, or on a disk
+    that was mounted again. If the state has changed, callers compare the bytes (as sync does) or
+    repeat their work (as resumed commands and thumbnails do). Repeated work costs time but never
+    leads to wrong results.
     """
     times = (min(max(time, LEAST), MOST) for time in (status.st_mtime_ns, status.st_ctime_ns))
     length = status.st_size if size is None else size
@@ -71,8 +72,8 @@ def is_archive(path: Path) -> bool:
 
 
 def members(file: BinaryIO) -> Members:
-    """Return the members of an open archive in its current state. Raises SourceError if it is not
-    an archive."""
+    """Return the members of an open archive in its current state. Raises SourceError if the file is
+    not an archive."""
     status = os.fstat(file.fileno())
     key = identity(status)
     known = _known.get(key)
@@ -84,12 +85,12 @@ def members(file: BinaryIO) -> Members:
 
 
 def _members(file: BinaryIO, status: os.stat_result) -> Members:
-    """Read the headers of an archive. Damage between members, or at the end, does not affect other
+    """Read the headers of an archive. Damage between members or at the end does not affect other
     members."""
     if not stat.S_ISREG(status.st_mode) or file.read(2) in PACKED:
         raise SourceError(
-            f"{file.name}: packed, or not a regular file, so members cannot be read; unpack it to "
-            "a .tar",
+            f"{file.name}: compressed, or not a regular file, so members cannot be read; "
+            "decompress it to a .tar",
         )
     found = Members({}, [])
     end = 0
@@ -104,7 +105,7 @@ def _members(file: BinaryIO, status: os.stat_result) -> Members:
         try:
             info = tar.next()
         except (tarfile.TarError, ValueError, OverflowError):
-            # Other headers may follow a damaged header.
+            # Intact headers may follow a damaged header.
             tar.offset += BLOCK
             continue
         if info is None:
@@ -117,22 +118,22 @@ def _members(file: BinaryIO, status: os.stat_result) -> Members:
         end = info.offset_data + -(-info.size // BLOCK) * BLOCK
         if info.isdir():
             continue
-        # A member has at most 1 GB, and its name at most 4096 characters.
+        # A member may have at most 1 GB, and its name at most 4096 characters.
         odd = info.issparse() or info.size > 10**9 or len(name) > 4096
         odd |= name.startswith("..") or "\0" in name
         if info.offset_data + info.size > size:
             found.faults.append(f"{name!a}: cut off at the end of the archive")
         elif odd or not info.isreg() or name in found.places:
-            found.faults.append(f"{name!a}: a link, a repeated or invalid name, or too large")
+            found.faults.append(f"{name!a}: a link, too large, or a repeated or invalid name")
         else:
             found.places[name] = (info.offset_data, info.size)
     return found
 
 
 def opener(path: Path | str, flags: int = os.O_RDONLY) -> int:
-    """Return a file descriptor, as the ``opener`` of ``open``. A pipe is opened without waiting for
-    its writer; a member of an archive becomes a file without a name. Raises OSError like
-    ``os.open``."""
+    """Open a file, or a member of an archive, and return its descriptor. This function is an
+    ``opener`` for ``open``. A pipe is opened without waiting for a writer, and a member of an
+    archive is copied to an unnamed file. Raises OSError like ``os.open``."""
     try:
         return os.open(path, flags | os.O_NONBLOCK)
     except NotADirectoryError:
@@ -141,8 +142,8 @@ def opener(path: Path | str, flags: int = os.O_RDONLY) -> int:
 
 
 def open_member(archive: BinaryIO, name: str) -> int:
-    """Copy a member of an open archive, and return the copy's descriptor. Raises FileNotFoundError
-    for an unknown member."""
+    """Copy a member of an open archive, and return a file descriptor for the copy. Raises
+    FileNotFoundError for an unknown member."""
     offset, size = place(archive, name)
     with tempfile.TemporaryFile() as copy:
         copy.write(os.pread(archive.fileno(), size, offset))
@@ -154,7 +155,7 @@ def open_member(archive: BinaryIO, name: str) -> int:
 
 def status_of_member(path: Path) -> tuple[int, os.stat_result]:
     """Return the size of a member of an archive, and the status of the archive. Raises OSError if
-    there is no such member."""
+    the member does not exist."""
     with _through(path) as (archive, name):
         return place(archive, name)[1], os.fstat(archive.fileno())
 
@@ -170,8 +171,8 @@ def place(archive: BinaryIO, name: str) -> tuple[int, int]:
 
 @contextmanager
 def _through(path: Path) -> Iterator[tuple[BinaryIO, str]]:
-    """Open the archive that contains ``path``, and yield it with the rest of the path. Raises
-    OSError without an archive."""
+    """Open the archive that contains ``path``, and yield the archive and the rest of the path.
+    Raises OSError if the path does not lead through an archive."""
     outer = next(
         (outer for outer in path.parents if outer.suffix.lower() == SUFFIX and outer.is_file()),
         None,

@@ -1,7 +1,7 @@
-"""Read metadata that a camera wrote into a picture (EXIF).
+"""Read the metadata that cameras write into pictures (EXIF).
 
-Pillow reads the entries. Anybody can write arbitrary entries, so a value counts only if its type
-and range are right.
+Pillow reads the entries. Because anybody can write arbitrary entries, a value is used only if its
+type and range are valid.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ FIELDS: dict[str, FieldType] = {
     **written.FIELDS,
 }
 """Types of the fields that ``camera_facts`` may return. ``width`` and ``height`` are the size of
-the upright picture, in pixels; ``orientation`` is 1 to 8, or 1 if the file has no value; latitude
-and longitude are in degrees, positive to the north and to the east."""
+the upright picture in pixels. ``orientation`` is 1 to 8, and 1 if the file has no value. Latitude
+and longitude are in degrees; north and east are positive."""
 
-LONGEST = 256  # largest number of characters of a text
+LONGEST = 256  # maximum length of a text in characters
 
 MAKE = 0x010F
 MODEL = 0x0110
@@ -52,8 +52,8 @@ _DATE = re.compile(
     r"(\d{4})[:./-](\d\d)[:./-](\d\d)[ T](\d\d):(\d\d)(?::(\d\d))?(?:\.\d*)?(?:Z|[+-]\d\d:\d\d)?",
     re.ASCII,
 )
-# Eight digits may be any number. They are a date if separators divide them, if words come before
-# them, or if a time follows.
+# Eight digits can be any number. They count as a date only if separators divide them, if words
+# precede them, or if a time follows them.
 _NAME = re.compile(
     r"(?<!\d)((?:19|20)\d\d)([-_.]?)(\d\d)\2(\d\d)"
     r"(?:(?:[-_ .T]| at )?(\d\d)[-_.h]?(\d\d)[-_.m]?(\d\d)(?:[-_.]?\d{1,3})?)?(?!\d)",
@@ -64,12 +64,12 @@ _MILLISECONDS = re.compile(r"(?<!\d)1\d{12}(?!\d)", re.ASCII)  # since 1970, for
 
 
 def camera_facts(image: ImageRef) -> dict[str, Any]:
-    """Return the facts in the header and the name of a picture, in the order of ``FIELDS``.
+    """Return the facts from the header and the file name of a picture, in the order of ``FIELDS``.
 
-    ``taken`` is the time of the camera's clock, whatever its time zone; ``taken_from`` is the place
-    where the time was found: exif, xmp, or name, as cameras and messengers name files by time.
-    ``folder`` and ``name`` follow from the id. The pixels are not decoded. A picture that cannot be
-    opened has only the facts of its name.
+    ``taken`` is the local time of the camera's clock, in whichever time zone. ``taken_from`` is the
+    source of this time: exif, xmp, or name, because cameras and messengers often name files by
+    time. ``folder`` and ``name`` are derived from the id. The pixels are not decoded. For a picture
+    that cannot be opened, only the facts from its name are returned.
     """
     path = PurePosixPath(nfc(image.id))
     facts = {"name": name_words(f"{path.parent}/{path.stem}")}
@@ -82,8 +82,8 @@ def camera_facts(image: ImageRef) -> dict[str, Any]:
 
 
 def _date_of(name: str) -> str | None:
-    """Return the time in the name of a file, as cameras, phones and messengers write it; a time in
-    the future is ignored."""
+    """Return the time in a file name, in the formats that cameras, phones and messengers use. Times
+    in the future are ignored."""
     if match := _MILLISECONDS.search(name):
         moment = datetime.fromtimestamp(int(match[0]) // 1000, timezone.utc)
         taken: str | None = moment.replace(tzinfo=None).isoformat()
@@ -98,12 +98,12 @@ def _date_of(name: str) -> str | None:
 
 
 def exif_facts(exif: Mapping[int, Any]) -> dict[str, Any]:
-    """Return the facts in the EXIF of a picture, as Pillow reads it, without damaged entries."""
+    """Return the facts in the EXIF of a picture, as read by Pillow. Damaged entries are skipped."""
     camera = _directory(exif, CAMERA_DIRECTORY)
     place = _directory(exif, GPS_DIRECTORY)
     times = (_text(camera, TAKEN), _text(camera, DIGITIZED), _text(exif, CHANGED))
     taken = next(filter(None, map(_moment, times)), None)
-    # The maker is not repeated if the model names it: Canon, Canon EOS 5D.
+    # Do not repeat the maker if the name of the model includes it, as in Canon, Canon EOS 5D.
     make = _text(exif, MAKE)
     name = _text(exif, MODEL)
     if not name.lower().startswith(make.split(" ")[0].lower()):
@@ -113,21 +113,22 @@ def exif_facts(exif: Mapping[int, Any]) -> dict[str, Any]:
         facts |= {"taken": taken, "taken_from": "exif"}
     latitude = _angle(place, 1, "NS", 90)
     longitude = _angle(place, 3, "EW", 180)
-    # Some cameras write zeros if they have no position.
+    # Some cameras write zeros if they do not know their position.
     if latitude is not None and longitude is not None and (latitude or longitude):
         facts |= {"gps_latitude": latitude, "gps_longitude": longitude}
     return {name: value for name, value in facts.items() if value != ""}
 
 
 def _directory(exif: Any, tag: int) -> Mapping[int, Any]:
-    """Return the entries of an EXIF subdirectory by tag; return no entries if it is damaged."""
+    """Return the entries of an EXIF subdirectory by tag, or no entries if the subdirectory is
+    damaged."""
     with passing_over("EXIF"):
         return exif.get_ifd(tag) or {}
     return {}
 
 
 def _text(entries: Mapping[int, Any], tag: int) -> str:
-    """Return a text entry. Pillow reads it as Latin-1, but cameras also write UTF-8."""
+    """Return a text entry. Pillow decodes text as Latin-1, but cameras also write UTF-8."""
     with passing_over("EXIF"):
         value = entries.get(tag)
         return plain(value)[:LONGEST] if isinstance(value, str) else ""
@@ -156,7 +157,7 @@ def _header_facts(path: Path) -> dict[str, Any]:
 
 
 def _moment(text: str) -> str | None:
-    """Return a time as a metadata date without time zone; None if it is invalid."""
+    """Return a time as a metadata date without a time zone, or None if the time is invalid."""
     match = _DATE.fullmatch(text)
     if match is None:
         return None
@@ -168,15 +169,16 @@ def _moment(text: str) -> str | None:
 
 
 def _angle(place: Mapping[int, Any], tag: int, sides: str, most: int) -> float | None:
-    """Return a latitude or longitude in degrees, rounded to a centimetre; None if it is incomplete
-    or out of range. ``tag`` is the entry of its side (north, south, east or west); the next tag is
-    the entry of its value."""
+    """Return a latitude or longitude in degrees, rounded to a centimetre. Return None if it is
+    incomplete or out of range. ``tag`` is the tag of the direction (north, south, east or west),
+    and the next tag is the tag of the value."""
     side = _text(place, tag).upper()
     try:
         parts = [float(part) for part in place.get(tag + 1, ())]
     except (TypeError, ValueError, ArithmeticError):
         return None
-    # An empty side is part of any text, so its length is also checked. An odd fraction gives NaN.
+    # Every text contains the empty string, so the length of the direction is checked as well. An
+    # invalid fraction becomes NaN.
     if len(side) != 1 or side not in sides or len(parts) not in (1, 2, 3):
         return None
     angle: float = sum(part / 60**i for i, part in enumerate(parts))

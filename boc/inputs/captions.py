@@ -1,11 +1,13 @@
-"""Read pictures with their captions and metadata from tables, archives and files of other programs.
+"""Read pictures with captions and metadata from tables and archives, including files that other
+programs wrote.
 
-A ``.csv`` or ``.tsv`` has columns ``image`` and ``caption``. A line of ``.jsonl`` or a row of
-``.parquet`` has the picture as ``image``, ``path`` or ``file_name``, its captions, if any, as
-``caption``, ``captions`` or ``text``, and metadata, whose names may declare a type, such as
-``taken:date``. In a ``.tar`` (WebDataset, img2dataset) a picture ``KEY.jpg`` has its captions in
-``KEY.txt``, or in ``KEY.json`` with its metadata, and its class in ``KEY.cls``. Entries that cannot
-be used are left out, with a reason.
+A ``.csv`` or ``.tsv`` file contains the columns ``image`` and ``caption``. A line of a ``.jsonl``
+file, or a row of a ``.parquet`` file, contains the picture as ``image``, ``path`` or ``file_name``
+and optional captions as ``caption``, ``captions`` or ``text``. All other entries are metadata, and
+their names may declare a type, as in ``taken:date``. In a ``.tar`` archive (WebDataset,
+img2dataset), the captions of ``KEY.jpg`` are in ``KEY.txt``, or in ``KEY.json`` together with the
+metadata, and its class is in ``KEY.cls``. Entries that cannot be used are skipped, and the reasons
+are reported.
 """
 
 from __future__ import annotations
@@ -38,9 +40,9 @@ ADVICE = (
 )
 IMAGE = ("image", "path", "file_name")
 CAPTION = ("caption", "captions", "text")
-LONGEST = 1 << 20  # largest size of a caption or object in an archive, in bytes
+LONGEST = 1 << 20  # maximum size of a caption or object in an archive, in bytes
 BATCH = 4096  # rows of a Parquet file read at a time
-# The type of a field follows from the types of its values; the first match counts.
+# The types of a field's values determine the type of the field. The first match is used.
 KINDS: tuple[tuple[set[type], FieldType], ...] = (
     ({bool}, "boolean"),
     ({int}, "integer"),
@@ -51,30 +53,30 @@ KINDS: tuple[tuple[set[type], FieldType], ...] = (
 
 @dataclass
 class CaptionTable:
-    """``captions`` and metadata ``fields`` of pictures by name, in order, with ``faults``, the
-    reasons for entries left out."""
+    """``captions`` and metadata ``fields`` by name of the picture, in order. ``faults`` contains
+    the reasons why entries were skipped."""
 
     captions: dict[str, list[str]] = field(default_factory=dict)
     fields: dict[str, dict[str, Any]] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
 
     def add(self, where: str, value: object, image: str | None = None) -> None:
-        """Add the picture (or ``image``, if given), captions and metadata of an object. The first
-        value of a field is kept."""
+        """Add the captions and metadata in a JSON object to the picture that the object names, or
+        to ``image``. If a field has several values, the first value is kept."""
         if not isinstance(value, dict):
-            self.faults.append(f"{where}: no object ({value!r:.60})")
+            self.faults.append(f"{where}: not a JSON object ({value!r:.60})")
             return
         name = image or next(filter(None, map(value.get, IMAGE)), None)
         texts: Any = next((value[key] for key in CAPTION if value.get(key)), [])
         if not isinstance(name, str):
-            self.faults.append(f"{where}: no picture, which must be text under {', '.join(IMAGE)}")
+            self.faults.append(f"{where}: no picture named as text under {', '.join(IMAGE)}")
         elif fault := check_text(name):
             self.faults.append(f"{where}: {fault}")
         else:
-            # A bad sentence is left out, but its picture is kept.
+            # An invalid caption is skipped, but its picture is kept.
             for text in texts if isinstance(texts, list) else [texts]:
                 if not isinstance(text, str):
-                    self.faults.append(f"{where}: the caption is no text ({text!r:.60})")
+                    self.faults.append(f"{where}: the caption is not text ({text!r:.60})")
                 elif fault := check_text(text):
                     self.faults.append(f"{where}: {fault}")
                 else:
@@ -85,11 +87,11 @@ class CaptionTable:
             self.fields[name] = {**rest, **self.fields.get(name, {})}
 
     def add_archive(self, archive: Path, ids: Mapping[str, str]) -> None:
-        """Add the captions and metadata of the pictures in an archive; ``ids`` maps their names to
-        ids.
+        """Add the captions and metadata of the pictures in an archive. ``ids`` maps the names of
+        the pictures to ids.
 
-        If several pictures have the same key, as in WebDataset, the first of them gets the captions
-        and metadata.
+        If several pictures have the same key, as is possible in WebDataset, the captions and
+        metadata are assigned to the first picture.
         """
 
         def key(name: str) -> str:
@@ -110,7 +112,7 @@ class CaptionTable:
                 owner = owners.get(key(name))
                 where = f"{archive.name}/{name}"
                 if owner is None or size > LONGEST:
-                    reason = "of no picture here" if owner is None else "too long"
+                    reason = "no picture belongs to it" if owner is None else "too long"
                     self.faults.append(f"{where}: {reason}")
                     continue
                 try:
@@ -131,8 +133,8 @@ class CaptionTable:
         path: Path,
         pictures: list[Item],
     ) -> tuple[list[Item], dict[str, FieldType]]:
-        """Return the pictures with the captions and metadata stored under their ids, and the types
-        of the metadata. Warn about the entries of ``path`` that were left out."""
+        """Return ``pictures`` with their captions and metadata, and the types of the metadata. Warn
+        about entries of ``path`` that were skipped."""
         types, rows = self._typed_fields()
         leave_out(str(path), self.faults)
         items = list(pictures)
@@ -147,10 +149,10 @@ class CaptionTable:
         return items, types
 
     def _typed_fields(self) -> tuple[dict[str, FieldType], dict[str, dict[str, Any]]]:
-        """Return the types of the metadata, and the values of each picture with these types.
+        """Return the types of the metadata, and the typed values of each picture.
 
-        Names are turned into valid field names. Fields that are facts of files are skipped, since
-        they are read from the files.
+        Names are converted to valid field names. Fields that are file facts are skipped, because
+        boc reads file facts from the files.
         """
         found: dict[str, set[type]] = {}
         for name, value in chain.from_iterable(row.items() for row in self.fields.values()):
@@ -178,7 +180,7 @@ class CaptionTable:
 
 
 def _values(value: object) -> list[Any]:
-    """Return one or several values as a list, without empty values and objects."""
+    """Return one or more values as a list, without empty values and objects."""
     several = value if isinstance(value, (list, tuple)) else [value]
     return [
         one for one in several if one not in (None, "") and not isinstance(one, (dict, list, bytes))
@@ -186,18 +188,18 @@ def _values(value: object) -> list[Any]:
 
 
 def value_texts(value: object) -> Iterator[str]:
-    """Yield each of one or several values as the text of a table cell. Raises ValueError for text
-    that cannot be stored."""
+    """Yield one or more values in the form of table cells. Raises ValueError for text that cannot
+    be stored."""
     for one in _values(value):
         yield nfc(one.encode().decode()) if isinstance(one, str) else str(one).lower()
 
 
 def read_table(path: Path, images: Path | None) -> tuple[list[Item], dict[str, FieldType]]:
-    """Return the pictures and captions in a file that one of ``READERS`` reads, and the types of
+    """Return the pictures and captions in a file with a format of ``READERS``, and the types of
     their metadata.
 
-    ``images`` is the folder with the pictures (default: the folder of the file, or ``images`` in
-    it). Raises SourceError if the file cannot be read.
+    ``images`` is the folder with the pictures; default: the folder of the file, or its subfolder
+    ``images``. Raises SourceError if the file cannot be read.
     """
     table = CaptionTable()
     for where, value in READERS[path.suffix.lower()](path, table.faults):
@@ -207,7 +209,7 @@ def read_table(path: Path, images: Path | None) -> tuple[list[Item], dict[str, F
     if not names or (table.faults and not some_use):
         reason = f" that can be read ({table.faults[0]})" if table.faults else ""
         raise SourceError(f"{path}: no rows{reason}; {ADVICE}")
-    # The first folder that contains one of the pictures is used for all pictures.
+    # The first folder that contains any of the pictures is used for all of them.
     folders = [images] if images else [path.parent, path.parent / "images"]
     pairs = ((folder, name) for name in names for folder in folders)
     root = next((folder for folder, name in pairs if path_on_disk(folder, name).exists()), None)
@@ -240,7 +242,7 @@ def _csv(path: Path, faults: list[str]) -> Objects:
             if place:
                 continue
         elif not image or captions[-1] >= len(cells):
-            faults.append(f"{where}: needs both image and caption")
+            faults.append(f"{where}: both image and caption are required")
             if not image:
                 continue
         else:
@@ -263,7 +265,7 @@ def _parquet(path: Path, faults: list[str]) -> Objects:
         reason = " ".join(str(error).split())
         if not number:
             raise SourceError(
-                f"{path}: not a readable Parquet file ({reason}); fetch it again",
+                f"{path}: not a readable Parquet file ({reason}); download it again",
             ) from error
         faults.append(f"the rows after {number} are damaged ({reason})")
 

@@ -1,4 +1,4 @@
-"""Encode a source, or extract its regions, into a feature file."""
+"""Encode the items of a source, or extract regions from its pictures, into a feature file."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from boc.inputs.sources import Source
 from boc.plugins import Encoder, RegionSource
 from boc.types import Batch, Embeddings, ImageRef, Item, Ragged, RegionBatch, Regions
 
-PART = 256  # items per part of a feature file; a killed run loses at most one part
+PART = 256  # items per part of a feature file; a killed run loses at most the work on one part
 
 
 @dataclass
 class Speed:
-    """The speed of a run: the number of ``images`` tried in ``seconds``."""
+    """Speed of a run: the number of ``images`` processed in ``seconds``."""
 
     images: int = 0
     seconds: float = 0.0
 
 
 class Extraction:
-    """Extract a source to a feature file, part by part. With the same arguments, a killed run
-    continues.
+    """Extract a source to a feature file, part by part. A killed run can be resumed with the same
+    arguments.
 
-    Give ``regions`` for a region file, or ``encoder`` for a file of embeddings; ``precision`` is
-    the precision in which the encoder computes. Pictures are prepared in ``workers`` other
-    processes, ahead of the encoder; 0 prepares them in this process, and None chooses the number of
+    Pass ``regions`` for a region file, or ``encoder`` for a file of embeddings; ``precision`` is
+    the precision of the encoder's computations. ``workers`` processes prepare pictures ahead of the
+    encoder; with 0, this process prepares the pictures, and with None, boc chooses the number of
     processes. The same processes read the facts of the picture files, which are stored as metadata.
-    With ``ocr``, they also read the words inside the pictures, the slowest part of the run.
-    ``pictures`` are pictures in memory, by id. Items that cannot be used are listed in the file,
-    with the reason.
+    With ``ocr``, they also recognise the text inside the pictures, which is the slowest step.
+    ``pictures`` maps ids to pictures in memory. Items that cannot be used are listed in the file,
+    each with a reason.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Extraction:
         else:
             if ocr:
                 raise SourceError(
-                    f"{source.file}: no pictures whose words could be read; leave out ocr",
+                    f"{source.file}: contains no pictures in which to recognise text; omit ocr",
                 )
             self.workers = 0
             self._prepare = self._region_file(source.file)
@@ -105,7 +105,7 @@ class Extraction:
         )
 
     def run(self) -> Iterator[int]:
-        """Process the source. Yields the number of items done, starting with the items of an
+        """Process the source. Yields the number of finished items, including the items of an
         earlier run."""
         self.speed = Speed()
         with FeatureWriter(self._path, self.header, self.stamp) as writer:
@@ -126,13 +126,13 @@ class Extraction:
             note(
                 f"truncated pictures: {len(self._cut)} (such as {self._cut[0]!r}); only their "
                 "readable parts were read",
-                "find them by <--filter cut=true>",
+                "find them with <--filter cut=true>",
             )
 
     def steps(self, verb: str) -> Iterator[tuple[str, int, int]]:
-        """Do ``run``, and yield its progress: a label, the number of items done, and the number of
-        all items. Sentences take a different time than pictures, which come first, so each kind has
-        its own label."""
+        """Process the source as ``run`` does, and yield the progress: a label, the number of
+        finished items, and the total. Pictures come first. Because sentences take a different time
+        than pictures, each modality has its own label."""
         pictures = self._images
         before = 0
         for done in self.run():
@@ -148,7 +148,7 @@ class Extraction:
             raise FeatureFileError(
                 f"{path}: contains {file.header.kind}; an encoder can only encode regions",
             )
-        # The preparer of a region encoder is its region source.
+        # For an encoder of regions, the preparer is the region source.
         made_for = getattr(self.encoder.preparer, "identity", None)
         if made_for is None or made_for.digest != file.header.digest:
             raise FeatureFileError(
@@ -161,8 +161,8 @@ class Extraction:
         items: Sequence[Item],
         prepared: Iterator[Any],
     ) -> tuple[list[Batch | RegionBatch], list[tuple[str, str]]]:
-        """Return the batches of some items, and pairs (id, reason) of pictures that cannot be
-        used."""
+        """Return the batches of the given items, and an (id, reason) pair for each picture that
+        cannot be used."""
         pictures = []
         values = []
         failed = []
@@ -205,9 +205,9 @@ class Extraction:
 
 @dataclass(frozen=True)
 class _WithFacts:
-    """Prepares a picture after reading the facts of its file, and returns both. If the file changes
-    meanwhile, everything is read again, so that the facts belong to the bytes. The words inside the
-    picture are read only if it can be used."""
+    """Function that reads the facts of a picture file, prepares the picture, and returns both. If
+    the file changes in the meantime, everything is read again, so that the facts match the prepared
+    picture. Text inside the picture is recognised only if the picture can be used."""
 
     prepare: Callable[[ImageRef], Any]
     ocr: bool
@@ -236,8 +236,8 @@ class _WithFacts:
             if state == settled_state(image.path):
                 return facts, prepared
         raise ImageError(
-            f"{image.path}: changed while it was read; repeat the command when no program writes "
-            "it",
+            f"{image.path}: changed while boc was reading it; try again when no other program is "
+            "writing to it",
         )
 
 

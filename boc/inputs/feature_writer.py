@@ -1,4 +1,4 @@
-"""Write feature files part by part, so that a killed run can continue."""
+"""Write feature files part by part, so that a killed run can be resumed."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ from boc.vectors import Floats, Ints
 
 
 class FeatureWriter:
-    """Write a feature file batch by batch. If a writer is killed, a new one with the same arguments
-    continues.
+    """Write a feature file batch by batch. If a writer is killed, a new writer with the same
+    arguments resumes its work.
 
-    ``done`` is the number of source items that are safely stored. Parts of a run with other
-    arguments (source, encoder or weights) are refused, so two runs never mix.
+    ``done`` is the number of source items that are safely stored. Parts from a run with other
+    arguments (source, encoder or weights) are rejected, so that the results of two runs are never
+    mixed.
     """
 
     def __init__(self, path: Path | str, header: Header, stamp: str = "") -> None:
@@ -53,7 +54,7 @@ class FeatureWriter:
         batches: Sequence[Batch | RegionBatch],
         failed: Sequence[tuple[str, str]] = (),
     ) -> None:
-        """Store the results of the next ``consumed`` items of the source: batches of either
+        """Store the results for the next ``consumed`` items of the source: batches of either
         modality, and failures."""
         part = self.folder / f"{self.done:012d}-{self.done + consumed:012d}.h5"
         with replacing(part) as temporary:
@@ -61,12 +62,12 @@ class FeatureWriter:
         self.done += consumed
 
     def finish(self) -> None:
-        """Join the parts into the file, and remove them."""
+        """Join the parts into the final file, and remove the parts."""
         failed: dict[str, str] = {}
         parts = self._parts()
         with replacing(self.path) as temporary:
             _write(temporary, self.header, lambda: self._batches(parts, failed), failed.items())
-        # Files left by a killed run are also removed; files of other programs are kept.
+        # Also remove the files of a killed run, but keep the files of other programs.
         for made in (
             *reversed(parts),
             *self.folder.glob(".[0-9h]*.tmp"),
@@ -83,12 +84,12 @@ class FeatureWriter:
         parts: Sequence[Path],
         failed: dict[str, str],
     ) -> Iterator[Batch | RegionBatch]:
-        """Yield the batches in the parts, and add the failures of the parts to ``failed``."""
+        """Yield the batches in all parts, and add the failures in the parts to ``failed``."""
         for part in parts:
             with FeatureFile(part) as file:
                 if file.header != self.header:
                     raise FeatureFileError(
-                        f"{part} belongs to another run; delete {self.folder} to start again",
+                        f"{part} belongs to another run; delete {self.folder} to start over",
                     )
                 failed |= file.failures
                 read = file.batch if file.header.kind == "embeddings" else file.region_batch
@@ -100,8 +101,8 @@ class FeatureWriter:
         return sorted(path for path in self.folder.iterdir() if re.fullmatch(name, path.name))
 
     def _resume(self) -> int:
-        """Compare the note of an earlier run with this run, or write the note. Return the number of
-        items done."""
+        """Check that the note of an earlier run matches this run, or write a new note. Return the
+        number of finished items."""
         note = self.folder / "header.json"
         mine = self.header.entries()
         if self._stamp:
@@ -114,13 +115,14 @@ class FeatureWriter:
                 theirs = OPTIONAL | parse_json(earlier)
             except (ValueError, TypeError):
                 raise FeatureFileError(
-                    f"{note} is damaged; delete {self.folder} to start again",
+                    f"{note} is damaged; delete {self.folder} to start over",
                 ) from None
             ours = OPTIONAL | mine
             differing = [key for key in ours | theirs if theirs.get(key) != ours.get(key)]
             raise FeatureFileError(
-                f"{self.folder} contains an unfinished run with another {' and '.join(differing)}; "
-                "repeat that run to finish it, or delete the folder to start again",
+                f"{self.folder} contains an unfinished run with a different "
+                f"{' and '.join(differing)}; run the same command again to finish it, or delete "
+                "the folder to start over",
             )
         done = 0
         for part in self._parts():
@@ -128,15 +130,16 @@ class FeatureWriter:
             if start == done:
                 done = stop
             else:
-                # A run that stopped while removing its parts left a gap before this part.
+                # There is a gap before this part, because a run stopped while it was removing its
+                # parts.
                 part.unlink()
         return done
 
 
 @dataclass
 class _Columns:
-    """Columns of a batch by file name: ``items`` with one entry per item, and ``rows`` with one
-    entry per set row; ``offsets`` separate the sets."""
+    """Columns of a batch by their names in the file. ``items`` have one entry per item, and
+    ``rows`` have one entry per row of a set; ``offsets`` separate the sets."""
 
     items: dict[str, list[str] | Floats]
     rows: dict[str, list[str] | Floats]
@@ -171,7 +174,7 @@ class _Columns:
         return columns
 
     def widths(self) -> dict[str, int | None]:
-        """Return the widths of the arrays by name; None for strings."""
+        """Return the width of each array by name, or None for strings."""
         return {
             name: None if isinstance(each, list) else each.shape[1]
             for name, each in (self.items | self.rows).items()
@@ -179,8 +182,8 @@ class _Columns:
 
 
 class _Sink:
-    """File for HDF5, which would end the process after a failed write. Therefore the first
-    ``error`` is kept, and later writes are dropped."""
+    """File object for HDF5, which would end the process after a failed write. This object therefore
+    keeps the first ``error`` and ignores later writes."""
 
     def __init__(self, raw: FileIO) -> None:
         self.error: OSError | None = None
@@ -194,13 +197,13 @@ class _Sink:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Raise the first write error."""
+        """Raise the first write error, if there was one."""
         if self.error is not None:
             raise self.error
 
     def readinto(self, data: memoryview) -> int | None:
-        """Read into ``data``. Raises OSError after a failed write, since dropped bytes cannot be
-        read again."""
+        """Read into ``data``. Raises OSError after a failed write, because ignored bytes cannot be
+        read back."""
         if self.error is not None:
             raise self.error
         return self._raw.readinto(data)
@@ -229,8 +232,8 @@ def _write(
     batches: Callable[[], Iterable[Batch | RegionBatch]],
     failed: Iterable[tuple[str, str]],
 ) -> None:
-    """Write a file in two passes over the same batches: one for the sizes, so that arrays are
-    contiguous; one for ``failed`` and the values."""
+    """Write a file in two passes over the same batches. The first pass determines the sizes, so
+    that arrays can be contiguous; the second pass writes the values and ``failed``."""
     widths: dict[Modality, dict[str, int | None]] = {}
     ends: dict[Modality, tuple[int, int]] = {}
     for batch in batches():
@@ -241,7 +244,7 @@ def _write(
             item, row = ends.get(modality, (0, 0))
             ends[modality] = (item + len(batch), row + int(columns.offsets[-1]))
             if widths.setdefault(modality, own) != own:
-                raise FeatureFileError(f"arrays of width {widths[modality]} and {own} mixed")
+                raise FeatureFileError(f"cannot mix arrays of width {widths[modality]} and {own}")
     with (
         path.open("w+b", buffering=0) as raw,
         _Sink(raw) as sink,
@@ -258,7 +261,8 @@ def _write(
                 if width is None:
                     group.create_dataset(name, shape=(length,), dtype=h5py.string_dtype())
                 else:
-                    # Boxes stay float32: they are small, and their last bits matter for areas.
+                    # Boxes stay float32, because they are small and their last bits matter for
+                    # areas.
                     dtype = "float32" if name == "ragged/boxes" else header.dtype
                     group.create_dataset(name, shape=(length, width), dtype=dtype)
         begins = dict.fromkeys(ends, (0, 0))

@@ -1,9 +1,9 @@
-"""Read HDF5 feature files, which contain items of both modalities with their arrays.
+"""Read HDF5 feature files, which contain items of both modalities and their arrays.
 
-A killed writer can continue: while a file is written, its batches are small files in a folder
-beside it (``FILE.parts/``), each renamed into place when complete. HDF5 itself cannot do this: a
-file whose writer is killed can be unreadable. The folder shows the progress; ``FILE`` appears when
-it is complete. A file and its parts have the same layout::
+A killed writer can be resumed. Until a file is complete, its batches are small files in a folder
+beside it (``FILE.parts/``), and each is renamed into place once it is complete. HDF5 itself cannot
+be resumed, because a file may be unreadable after its writer is killed. The folder shows the
+progress; ``FILE`` appears once it is complete. A file and its parts have the same layout::
 
     /            attributes: format, kind ("regions" or "embeddings"), spec, digest, dim, dtype,
                  source; precision if it is not float32, shard if the source is a part, fields if
@@ -14,7 +14,7 @@ it is complete. A file and its parts have the same layout::
         dense/NAME              (n, d), contiguous
         ragged/NAME             (N, d), contiguous rows of all items; offsets (n + 1,) int64
                                 separates them
-        words                   (N,) strings: the word-piece of each ragged row, in embeddings of
+        words                   (N,) strings: the word piece of each ragged row, in embeddings of
                                 sentences
         fields                  one string per item, if the header has fields: JSON of its metadata
 """
@@ -57,14 +57,15 @@ batch."""
 SUFFIXES = frozenset({".h5", ".hdf5"})
 """Suffixes of feature files."""
 
-BLOCK = 1 << 14  # rows of an array read at a time
-SAMPLED = 1 << 12  # rows of a sample read at a time
+BLOCK = 1 << 14  # rows of an array per read
+SAMPLED = 1 << 12  # rows of a sample per read
 
 
 class FeatureFile:
-    """Complete feature file, opened for reading. Arrays are read batch by batch.
+    """Complete feature file that is open for reading. Arrays are read batch by batch.
 
-    Raises FeatureFileError, which names the file, if it is missing, foreign, damaged or newer.
+    Raises FeatureFileError if the file is missing, damaged, not a feature file, or written by a
+    newer version of boc.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -85,7 +86,7 @@ class FeatureFile:
         if self.header.kind != "embeddings":
             raise FeatureFileError(
                 f"{self.path}: contains regions, not vectors",
-                "use <boc extract --encoder> on it first",
+                "encode the regions first, with <boc extract --encoder>",
             )
 
     def count(self, modality: Modality) -> int:
@@ -94,7 +95,7 @@ class FeatureFile:
 
     @property
     def failures(self) -> list[tuple[str, str]]:
-        """Pairs (id, reason) of the source items that could not be used."""
+        """An (id, reason) pair for each source item that could not be used."""
         with reporting_damage(self.path):
             pairs = self._file["failed"].asstr()[:].reshape(-1, 2)
             return [(str(key), str(reason)) for key, reason in pairs]
@@ -117,7 +118,7 @@ class FeatureFile:
         return self._strings(modality, "ids", start, stop)
 
     def items(self, modality: Modality, start: int = 0, stop: int | None = None) -> list[Item]:
-        """Return items ``start`` to ``stop`` in the order of the source."""
+        """Return items ``start`` to ``stop`` of one modality, in the order of the source."""
         ids, content, groups = (
             self._strings(modality, name, start, stop) for name in ("ids", "content", "group")
         )
@@ -128,14 +129,14 @@ class FeatureFile:
                 fields = list(map(parse_json, self._strings(modality, "fields", start, stop)))
             if not all(well_typed(each, types) for each in fields):
                 raise FeatureFileError(
-                    f"{self.path}: {modality}/fields does not have the types in its header; "
+                    f"{self.path}: {modality}/fields does not match the types in the header; "
                     "recreate the file",
                 )
         return list(map(Item, ids, repeat(modality), content, groups, fields))
 
     def batch(self, modality: Modality, start: int, stop: int, *, sets: bool = True) -> Batch:
-        """Return items ``start`` to ``stop`` with their embeddings, float32; without ``sets``, with
-        their vectors only.
+        """Return items ``start`` to ``stop`` with their embeddings as float32; without ``sets``,
+        only with their vectors.
 
         Raises FeatureFileError for a region file.
         """
@@ -154,7 +155,7 @@ class FeatureFile:
         )
 
     def region_batch(self, modality: Modality, start: int, stop: int) -> RegionBatch:
-        """Return items ``start`` to ``stop`` of a region file, float32."""
+        """Return items ``start`` to ``stop`` of a region file, with float32 arrays."""
         items = self.items(modality, start, stop)
         if not items:
             return RegionBatch(items)
@@ -162,7 +163,8 @@ class FeatureFile:
         return RegionBatch(items, ragged.get("features"), ragged.get("boxes"))
 
     def ragged_arrays(self, modality: Modality) -> set[str]:
-        """Return the names of the arrays with several rows per item: concepts, features, boxes."""
+        """Return the names of the arrays that have several rows per item: concepts, features,
+        boxes."""
         return set(self._file[modality].get("ragged", {})) if modality in self._file else set()
 
     def _sets(
@@ -171,7 +173,7 @@ class FeatureFile:
         start: int,
         end: int,
     ) -> tuple[dict[str, Ragged], list[list[str]] | None]:
-        """Return the arrays with several rows per item, by name, and the word of each row."""
+        """Return the arrays that have several rows per item, by name, and the word for each row."""
         group = self._file[modality]
         offsets = group["offsets"][start : end + 1]
         low = offsets[0]
@@ -187,8 +189,8 @@ class FeatureFile:
         return ragged, [flat[a:b] for a, b in pairwise((offsets - low).tolist())]
 
     def memory_map(self, modality: Modality, name: str) -> NDArray[Any]:
-        """Return the array ``dense/NAME``, ``ragged/NAME`` or ``offsets`` of the file as a
-        read-only memory map."""
+        """Return the array ``dense/NAME``, ``ragged/NAME`` or ``offsets`` as a read-only memory map
+        of the file."""
         data = self._file[modality][name]
         if data.size == 0:
             return np.empty(data.shape, data.dtype)
@@ -201,12 +203,12 @@ class FeatureFile:
         *,
         sets: bool = True,
     ) -> Iterator[Batch]:
-        """Return an iterator over all items of one modality with their embeddings, ``size`` items
-        at a time."""
+        """Return an iterator over all items of one modality with their embeddings, in batches of
+        ``size`` items."""
         return (read() for *_, read in self.lazy_batches(modality, size, sets=sets))
 
     def lazy_batches(self, modality: Modality, size: int, *, sets: bool) -> Iterator[LazyBatch]:
-        """Yield the same batches as ``batches``, to be read later."""
+        """Yield the same batches as ``batches``, but without reading them yet."""
         count = self.count(modality)
         for start in range(0, count, size):
             stop = min(start + size, count)
@@ -214,8 +216,8 @@ class FeatureFile:
             yield stop - start, ids, partial(self.batch, modality, start, stop, sets=sets)
 
     def vectors(self, modality: Modality) -> Floats:
-        """Return all global vectors of one modality, float32 (n, d). They take 4 d bytes per item
-        in memory."""
+        """Return all global vectors of one modality as float32 (n, d). They need 4 d bytes of
+        memory per item."""
         if not self.count(modality):
             return np.empty((0, self.header.dim), np.float32)
         return self._single(self._file[modality]["dense/vectors"], 0, None)
@@ -231,7 +233,8 @@ class FeatureFile:
                 arrays += [f"ragged/{name}" for name in sorted(self.ragged_arrays(modality))]
             for name in arrays if self.count(modality) else ():
                 for start in range(0, len(self._file[modality][name]), BLOCK):
-                    # With a memory map per block, the process does not keep pages already read.
+                    # A new memory map for each block lets the process release pages that it has
+                    # read.
                     block = self.memory_map(modality, name)[start : start + BLOCK]
                     digest.update(np.ascontiguousarray(block).data)
                     del block
@@ -247,7 +250,7 @@ class FeatureFile:
             yield vectors
 
     def _single(self, data: h5py.Dataset, start: int, stop: int | None) -> Floats:
-        """Return rows of an array as float32. Raises FeatureFileError for infinite numbers or
+        """Return rows of an array as float32. Raises FeatureFileError if a number is infinite or
         NaN."""
         with reporting_damage(self.path):
             values: Floats = data[start:stop].astype(np.float32)
@@ -271,11 +274,11 @@ def is_embeddings(path: Path) -> bool:
 
 
 class FeatureFiles:
-    """Several feature files from one encoder, read as one file. Their order does not depend on the
-    order of the arguments.
+    """Several feature files from the same encoder, read as a single file. The order of the
+    arguments does not matter.
 
-    Raises FeatureFileError if they do not belong together, or if two of them contain the same item;
-    then no file stays open.
+    Raises FeatureFileError if the files do not belong together, or if two files contain the same
+    item. After an error, all files are closed.
     """
 
     def __init__(self, paths: Sequence[Path | str]) -> None:
@@ -283,15 +286,15 @@ class FeatureFiles:
             files = [stack.enter_context(FeatureFile(path)) for path in paths]
             self.files = sorted(files, key=lambda file: file.header.source)
             self._check_alike()
-            # No item may be in two files.
+            # An item must not be in two files.
             place: dict[str, FeatureFile] = {}
             for file in self.files if len(files) > 1 else ():
                 ids = [key for modality in MODALITIES for key in file.ids(modality)]
                 for key in ids:
                     if key in place:
                         raise FeatureFileError(
-                            f"{file.path} and {place[key].path} both contain {key!r}; leave one "
-                            "file out, or extract distinct shards",
+                            f"{file.path} and {place[key].path} both contain {key!r}; omit one "
+                            "of the files, or extract distinct shards",
                         )
                 place.update(dict.fromkeys(ids, file))
             self._stack = stack.pop_all()
@@ -312,15 +315,15 @@ class FeatureFiles:
                 if one != other:
                     raise FeatureFileError(
                         f"{file.path} and {first.path} do not belong together: their {name} is "
-                        f"{other} and {one}; give files from one encoder with the same options",
+                        f"{other} and {one}; use files from the same encoder with the same options",
                     )
             for modality in MODALITIES:
                 names = file.ragged_arrays(modality)
                 if file.count(modality) and arrays.setdefault(modality, (file, names))[1] != names:
                     raise FeatureFileError(
                         f"{file.path} and {arrays[modality][0].path} do not belong together: only "
-                        "one has concept sets",
-                        "make both with <boc extract --set concepts=false>, or neither",
+                        "one of them contains concept sets",
+                        "create both with <boc extract --set concepts=false>, or neither",
                     )
 
     def __enter__(self) -> FeatureFiles:
@@ -331,7 +334,7 @@ class FeatureFiles:
 
     @property
     def header(self) -> Header:
-        """Return the header of a single file, or the combined header of several files."""
+        """Return the header of a single file, or a combined header for several files."""
         first = self.files[0].header
         if len(self.files) == 1:
             return first
@@ -342,7 +345,7 @@ class FeatureFiles:
 
     @property
     def failures(self) -> list[tuple[str, str]]:
-        """Pairs (id, reason) of the items that could not be used."""
+        """An (id, reason) pair for each item that could not be used."""
         return [pair for file in self.files for pair in file.failures]
 
     def count(self, modality: Modality) -> int:
@@ -356,8 +359,8 @@ class FeatureFiles:
                 yield from file.items(modality, start, start + BLOCK)
 
     def lazy_batches(self, modality: Modality, size: int, *, sets: bool) -> Iterator[LazyBatch]:
-        """Yield lazy batches of all items of one modality, each with at most ``size`` items of one
-        file."""
+        """Yield lazy batches of all items of one modality. A batch contains at most ``size`` items,
+        all from the same file."""
         for file in self.files:
             yield from file.lazy_batches(modality, size, sets=sets)
 
@@ -377,14 +380,14 @@ class FeatureFiles:
 
 
 def read_queries(path: Path, identity: Identity) -> Iterator[tuple[list[Item], Embeddings]]:
-    """Yield the items of a file as queries, in batches. Raises FeatureFileError if the file has no
-    items or was made by another encoder."""
+    """Yield the items of a file as queries, in batches. Raises FeatureFileError if the file
+    contains no items or comes from another encoder."""
     with FeatureFile(path) as file:
         file.check_embeddings()
         if file.header.digest != identity.digest:
             raise FeatureFileError(
-                f"{path}: made by {file.header.spec}, but the index by {identity.spec}; use one "
-                "encoder",
+                f"{path}: created with {file.header.spec}, but the index with {identity.spec}; use "
+                "the same encoder",
             )
         if not any(map(file.count, MODALITIES)):
             raise FeatureFileError(f"{path}: contains no items")

@@ -1,5 +1,5 @@
-"""Facts of a picture file, as metadata: its size, time and hash, facts that its camera wrote, and
-the words inside the picture."""
+"""Read facts about a picture file as metadata: size, times and hash, facts that the camera wrote,
+and the text inside the picture."""
 
 from __future__ import annotations
 
@@ -28,42 +28,44 @@ FIELDS: dict[str, FieldType] = {
     "device_number": "integer",
     "content_hash": "keyword",
 }
-"""Types of the facts. ``size`` is in bytes. ``modified_ns`` is ``modified`` in nanoseconds since
-1970, to the last digit. ``changed_ns`` is the time at which the system last changed the file or its
-entry, which no program can set. ``inode`` is the number of the file on its disk. Both include the
-files of XMP beside the picture, see ``state_of``. ``content_hash`` is the beginning of the SHA-256
-of the file. These facts distinguish a changed file from an unchanged file. ``device_number`` is the
-number of the disk; it does not show a change, since each mount may give another number."""
+"""Types of the facts.
+
+``size`` is in bytes. ``modified_ns`` is the exact value of ``modified`` in nanoseconds since 1970.
+``changed_ns`` is the time of the last change to the file or its directory entry; programs cannot
+set this time. ``inode`` is the number of the file on its disk. Both also cover XMP files beside the
+picture, see ``state_of``. ``content_hash`` is the first part of the SHA-256 digest of the file.
+These facts distinguish a changed file from an unchanged file. ``device_number`` is the number of
+the disk, which does not indicate a change, because each mount may assign a different number."""
 
 STATE = ("size", "modified_ns", "content_hash")
-"""Facts that an index must hold to be compared with its files."""
+"""Facts that an index needs for a comparison with its files."""
 
 DECODED: dict[str, FieldType] = {**ocr.FIELDS, "cut": "boolean"}
-"""Types of the facts that require reading the pixels: the words inside a picture, and whether the
-end of its file is missing."""
+"""Types of the facts for which the pixels are read: the text inside a picture, and whether its file
+is truncated."""
 
 FACTS: dict[str, FieldType] = {**FIELDS, **camera.FIELDS, **DECODED}
-"""Types of all facts of a picture."""
+"""Types of all facts about a picture."""
 
 GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
 HASH = 32  # number of hexadecimal digits of a content hash
-# Time in ns within which two changes can have the same file time, on most disks and on FAT.
+# Time in ns within which two changes may result in the same file time, on most disks and on FAT.
 GRAIN = 20 * 10**6
 COARSE = 2 * 10**9
 
 
 def facts_of(image: ImageRef, state: FileState, digest: str) -> dict[str, Any]:
-    """Return all facts of a picture and its file; the ``state`` and the ``digest`` of the file are
-    already known."""
+    """Return all facts about a picture and its file, whose ``state`` and ``digest`` are already
+    known."""
     return {**file_facts(state, digest), **camera.camera_facts(image)}
 
 
 def file_facts(state: FileState, digest: str) -> dict[str, Any]:
-    """Return the facts of a file with this ``state`` and with the ``content_hash`` ``digest``, in
+    """Return the facts about a file with the given ``state`` and the content hash ``digest``, in
     the order of ``FIELDS``."""
     size, modified, changed, inode, device = state
     facts: dict[str, Any] = {"size": size}
-    # A time may lie beyond the years 1 to 9999.
+    # A time may be outside the years 1 to 9999.
     with suppress(OverflowError, ValueError, OSError):
         moment = datetime.fromtimestamp(modified // 10**9, timezone.utc)
         facts["modified"] = moment.replace(tzinfo=None).isoformat()
@@ -77,22 +79,23 @@ def file_facts(state: FileState, digest: str) -> dict[str, Any]:
 
 
 def is_unchanged(state: FileState, fields: Mapping[str, Any]) -> bool:
-    """Return whether the ``state`` of a file is still the state in ``fields``; older indexes have
-    no change time or no inode."""
+    """Return whether the ``state`` of a file matches the state recorded in ``fields``. Older
+    indexes record no change time or no inode."""
     pairs = zip(("size", "modified_ns", "changed_ns", "inode"), state, strict=False)
     return all(fields.get(name, None if name in STATE else now) == now for name, now in pairs)
 
 
 def state_of(path: Path | str) -> FileState:
-    """Return the state of a file and of the XMP files beside it; empty if there is no file. Raises
-    OSError if the state cannot be read, as on a failing disk.
+    """Return the combined state of a file and the XMP files beside it; the state is empty if the
+    file does not exist. Raises OSError if the state cannot be read, for example on a failing disk.
 
-    The change time is the last change time of these files, and the inode is the sum of their
-    inodes, so that a changed XMP file, and a removed XMP file, change the state.
+    The change time is the latest change time of these files, and the inode is the sum of their
+    inodes, so that changing or removing an XMP file changes the state.
     """
     try:
         try:
-            # Making a Path for each of many files takes longer than the call.
+            # Creating a Path object takes longer than the call itself, which matters for large
+            # folders.
             status = os.stat(path)  # noqa: PTH116
             size = None
         except NotADirectoryError:
@@ -103,7 +106,7 @@ def state_of(path: Path | str) -> FileState:
         if error.errno in GONE:
             return ()
         raise
-    if not stat.S_ISREG(status.st_mode):  # a pipe or device, which may never end
+    if not stat.S_ISREG(status.st_mode):  # a pipe or device, whose data may never end
         return ()
     state = identity(status, size)
     for sidecar in written.sidecars(path):
@@ -115,11 +118,11 @@ def state_of(path: Path | str) -> FileState:
 
 
 def settled_state(path: Path | str) -> FileState:
-    """Return a state of a file that changes with every later change of the file. Raises the same
-    errors as ``state_of``.
+    """Return the state of a file, such that every later change to the file also changes the state.
+    Raises the same errors as ``state_of``.
 
-    File times come from a coarse clock, so the state of a file that has just changed is read again
-    after a moment.
+    File times come from a coarse clock, so if a file has just changed, its state is read again
+    after a short wait.
     """
     state = state_of(path)
     if state:
@@ -132,7 +135,7 @@ def settled_state(path: Path | str) -> FileState:
 
 
 def look(path: Path | str, state: Callable[[Path | str], FileState] = state_of) -> FileState | None:
-    """Return the ``state`` of a file; None if it cannot be read."""
+    """Return the ``state`` of a file, or None if the state cannot be read."""
     try:
         return state(path)
     except OSError:
@@ -140,10 +143,11 @@ def look(path: Path | str, state: Callable[[Path | str], FileState] = state_of) 
 
 
 def content_hash(path: Path) -> str:
-    """Return the ``content_hash`` of the file at ``path``. Raises OSError if it cannot be read."""
+    """Return the content hash of the file at ``path``. Raises OSError if the file cannot be
+    read."""
     return sha256(path, opener=opener)[:HASH]
 
 
 def visible_fields(fields: Mapping[str, T]) -> dict[str, T]:
-    """Return the ``fields`` that a page shows."""
+    """Return the ``fields`` that are shown to users."""
     return {name: value for name, value in fields.items() if name not in FOR_PROGRAMS}

@@ -1,7 +1,7 @@
-"""Open feature files: read their header, and check their layout before anything in them is used.
+"""Open feature files: read the header, and validate the layout before any contents are used.
 
-HDF5 itself follows links to other files, and never returns from a damaged heap of strings. No file
-of boc has links or damaged heaps.
+HDF5 itself follows links to other files, and may loop forever in a damaged heap of strings. Files
+with links or damaged heaps are therefore rejected.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from boc.inputs.metadata import are_types
 from boc.types import MODALITIES, WIDEST, FieldType, Identity
 from boc.vectors import Ints
 
-MAKE = "make it with <boc extract>"
+MAKE = "create it with <boc extract>"
 FORMAT = 2
 OPTIONAL = {"precision": "float32", "shard": "", "fields": ""}
-"""Header entries that may be missing, with their defaults."""
+"""Optional header entries and their defaults."""
 
-HEADER = 16  # bytes before the strings of a heap, and before each string
+HEADER = 16  # size of the headers of a heap and of each string in it, in bytes
 
 
 @dataclass(frozen=True)
 class Header:
     """Header of a feature file.
 
-    ``source`` is the digest of the list of items from which the file was made, ``shard`` the part
-    of the full list, and ``precision`` the precision of the encoder's matrix products, which the
-    vectors do not show. ``fields`` is JSON of the metadata fields of the items with their types, or
-    empty.
+    ``source`` is the digest of the list of source items, ``shard`` is the part of the full list,
+    and ``precision`` is the precision of the encoder's matrix products, which cannot be derived
+    from the vectors. ``fields`` is empty, or JSON that maps the metadata fields of the items to
+    their types.
     """
 
     kind: Literal["regions", "embeddings"]
@@ -61,7 +61,8 @@ class Header:
         source: str,
         types: Mapping[str, FieldType],
     ) -> Header:
-        """Make the header of a file of embeddings whose items have metadata of these ``types``."""
+        """Create the header for a file of embeddings. ``types`` declares the metadata fields of the
+        items."""
         fields = json.dumps(types, sort_keys=True) if types else ""
         return cls(
             "embeddings",
@@ -75,7 +76,7 @@ class Header:
 
     @property
     def types(self) -> dict[str, FieldType]:
-        """Return the items' metadata fields with their types."""
+        """Return the types of the items' metadata fields."""
         return parse_json(self.fields) if self.fields else {}
 
     @property
@@ -83,7 +84,7 @@ class Header:
         return Identity(self.spec, self.digest, self.dim)
 
     def entries(self) -> dict[str, Any]:
-        """Return the entries to write: all entries except optional entries with default values."""
+        """Return the entries that are written: all except optional entries with default values."""
         return {
             key: value
             for key, value in asdict(self).items()
@@ -92,16 +93,16 @@ class Header:
 
 
 def open_checked(path: Path) -> tuple[h5py.File, Header]:
-    """Open a feature file whose arrays match its header. Raises FeatureFileError, which names the
-    file, if it is missing, foreign, damaged or newer."""
+    """Open a feature file, and check that its arrays match its header. Raises FeatureFileError if
+    the file is missing, damaged, not a feature file, or written by a newer version of boc."""
     with reporting_damage(path):
         try:
             file = h5py.File(path, "r")
         except FileNotFoundError:
             if path.with_name(f"{path.name}.parts").exists():
                 raise FeatureFileError(
-                    f"{path}: unfinished",
-                    "repeat the <boc extract> that began it, it continues where it stopped",
+                    f"{path}: incomplete",
+                    "run the same <boc extract> command again, which resumes the work",
                 ) from None
             raise FeatureFileError(f"{path}: file does not exist", MAKE) from None
     try:
@@ -117,8 +118,8 @@ def open_checked(path: Path) -> tuple[h5py.File, Header]:
 
 @contextmanager
 def reporting_damage(path: Path) -> Iterator[None]:
-    """Raise FeatureFileError in place of the exceptions of HDF5, or of decoding UTF-8, for a
-    damaged file."""
+    """Turn exceptions that HDF5 or UTF-8 decoding raises for a damaged file into
+    FeatureFileError."""
     try:
         yield
     except DAMAGE as error:
@@ -130,10 +131,10 @@ def reporting_damage(path: Path) -> Iterator[None]:
 
 
 def check_values(path: Path, values: NDArray[Any]) -> None:
-    """Raise FeatureFileError if a number is infinite or NaN: such a vector is near no other
-    vector."""
+    """Raise FeatureFileError if a number is infinite or NaN, because the vector would have no valid
+    distance to other vectors."""
     if not np.isfinite(values).all():
-        raise FeatureFileError(f"{path}: some of its numbers are infinite or NaN", MAKE)
+        raise FeatureFileError(f"{path}: contains infinite numbers or NaN", MAKE)
 
 
 def _read_header(path: Path, attributes: Mapping[str, Any]) -> Header:
@@ -144,11 +145,11 @@ def _read_header(path: Path, attributes: Mapping[str, Any]) -> Header:
         entries[key] = value.item() if isinstance(value, np.generic) else value
     kind = entries.get("kind")
     if not isinstance(entries.get("format"), int) or kind not in ("regions", "embeddings"):
-        raise FeatureFileError(f"{path}: an HDF5 file, but not a feature file of boc", MAKE)
+        raise FeatureFileError(f"{path}: an HDF5 file, but not a boc feature file", MAKE)
     if entries["format"] > FORMAT:
         raise FeatureFileError(
-            f"{path}: feature format {entries['format']}, but this boc reads up to {FORMAT}; "
-            "upgrade boc",
+            f"{path}: feature format {entries['format']}, but this version of boc "
+            f"reads up to {FORMAT}; upgrade boc",
         )
     if not names <= entries.keys() | OPTIONAL.keys():
         raise FeatureFileError(f"{path}: incomplete header", MAKE)
@@ -156,17 +157,18 @@ def _read_header(path: Path, attributes: Mapping[str, Any]) -> Header:
     odd = sorted(key for key, value in entries.items() if not isinstance(value, kinds[key]))
     if odd or not 0 < entries["dim"] < WIDEST or entries["dtype"] not in ("float16", "float32"):
         raise FeatureFileError(
-            f"{path}: its header is damaged ({', '.join(odd) or 'dim or dtype'}); recreate it",
+            f"{path}: the header is damaged ({', '.join(odd) or 'dim or dtype'}); recreate the "
+            "file",
         )
     header = Header(**entries)
     if header.fields and not are_types(header.fields):
-        raise FeatureFileError(f"{path}: its header is damaged (fields); recreate it")
+        raise FeatureFileError(f"{path}: the header is damaged (fields); recreate the file")
     return header
 
 
 def _check_layout(path: Path, file: h5py.File, header: Header) -> None:
-    """Raise FeatureFileError unless the groups and arrays form a feature file, lie in this file,
-    and match each other and the header."""
+    """Raise FeatureFileError unless all groups and arrays of a feature file are present, stored in
+    this file, and consistent with each other and the header."""
 
     def expect(good: bool, name: str, rule: str) -> None:
         if not good:
@@ -176,13 +178,13 @@ def _check_layout(path: Path, file: h5py.File, header: Header) -> None:
     size = path.stat().st_size
     held = sum(data.id.get_storage_size() for data in arrays.values())
     for data in arrays.values():
-        # An array of strings refers to each string by its length and its place in a heap.
+        # An array of strings stores the length of each string and its position in a heap.
         if _is_text(data) and data.size:
             places = np.memmap(path, "<u4,<u8,<u4", "r", data.id.get_offset(), data.size)
             held += int(places["f0"].sum(dtype=np.int64))
-    # Arrays that share bytes could make a small file grow to any size.
+    # If arrays shared bytes, a small file could expand to any size.
     if held > size:
-        raise FeatureFileError(f"{path}: its arrays have {held:,} bytes, the file {size:,}", MAKE)
+        raise FeatureFileError(f"{path}: arrays have {held:,} bytes, the file only {size:,}", MAKE)
     failed = arrays.get("failed")
     expect(failed is not None and failed.ndim == 2 and _is_text(failed), "failed", "pairs")
     for modality in MODALITIES:
@@ -202,7 +204,7 @@ def _check_layout(path: Path, file: h5py.File, header: Header) -> None:
         expect(good, f"{modality}/offsets", f"{count + 1} integers")
         ends = own["offsets"][:]
         good = ends[0] == 0 and bool((np.diff(ends) >= 0).all())
-        expect(good, f"{modality}/offsets", "rising from 0")
+        expect(good, f"{modality}/offsets", "ascending from 0")
         rows = int(ends[-1])
         lengths = {"content": count, "group": count}
         if header.fields:
@@ -219,7 +221,7 @@ def _check_layout(path: Path, file: h5py.File, header: Header) -> None:
                 length = count if folder == "dense" else rows
                 good = data.ndim == 2 and len(data) == length and data.dtype.kind == "f"
                 expect(good, f"{modality}/{name}", f"{length} rows of floats")
-        # In a region file, captions are plain text.
+        # In region files, captions are stored as plain text.
         needed = {"dense/vectors": header.dim}
         if header.kind == "regions":
             needed = {"ragged/features": header.dim, "ragged/boxes": 4}
@@ -230,13 +232,13 @@ def _check_layout(path: Path, file: h5py.File, header: Header) -> None:
 
 
 def _arrays(path: Path, group: h5py.Group, prefix: str) -> Iterator[tuple[str, h5py.Dataset]]:
-    """Yield all arrays with their names. Raises FeatureFileError for an array that is not in one
-    piece in this file."""
+    """Yield all arrays with their names. Raises FeatureFileError for an array that is not stored
+    contiguously in this file."""
     for name in group:
         where = f"{prefix}{name}"
         if not isinstance(group.get(name, getlink=True), h5py.HardLink):
             raise FeatureFileError(
-                f"{path}: {where} is a link, and links are not followed",
+                f"{path}: {where} is a link, but links are not supported",
                 MAKE,
             )
         entry = group[name]
@@ -249,14 +251,14 @@ def _arrays(path: Path, group: h5py.Group, prefix: str) -> Iterator[tuple[str, h
                     MAKE,
                 )
             start = entry.id.get_offset()
-            # Compressed arrays are stored in chunks.
+            # Compressed arrays are always stored in chunks.
             if entry.chunks is not None or (entry.size and start is None):
                 raise FeatureFileError(
-                    f"{path}: {where} is compressed, or not in one piece; rewrite it with: "
+                    f"{path}: {where} is compressed or not contiguous; rewrite the file with: "
                     "h5repack -f NONE -l CONTI OLD NEW",
                 )
             if entry.size and start + entry.id.get_storage_size() > path.stat().st_size:
-                raise FeatureFileError(f"{path}: {where} is cut short", MAKE)
+                raise FeatureFileError(f"{path}: {where} is truncated", MAKE)
             yield where, entry
         else:
             raise FeatureFileError(f"{path}: {where} is not an array", MAKE)
@@ -268,14 +270,15 @@ def _is_text(data: h5py.Dataset) -> bool:
 
 
 def check_heaps(path: Path, file: h5py.File) -> None:
-    """Raise FeatureFileError unless the entries of each heap of strings follow each other to its
-    end, and no attribute is a list.
+    """Raise FeatureFileError unless the entries of each string heap are stored one after another,
+    up to the end of the heap, and no attribute is a list.
 
-    HDF5 itself takes each step without a check, and never ends if a step leads nowhere. Call this
-    before any string or attribute is read. The bytes of arrays of numbers are not searched.
+    HDF5 itself moves from entry to entry without checks, and may loop forever if an entry is
+    damaged. Call this function before reading any string or attribute. Arrays of numbers are not
+    searched for heaps.
     """
     with path.open("rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        # Heaps lie between the arrays of numbers, and begin with their mark.
+        # Heaps are located between the arrays of numbers and begin with a signature.
         starts = []
         begin = 0
         for start, stop in [*sorted(_numbers(file)), (len(data), len(data))]:
@@ -288,7 +291,7 @@ def check_heaps(path: Path, file: h5py.File) -> None:
         try:
             good = _are_whole(view, np.array(starts, np.int64))
         finally:
-            del view  # otherwise the file could not be closed
+            del view  # the file cannot be closed while a view exists
     if not good:
         raise FeatureFileError(
             f"{path}: damaged (its strings are not stored one after another)",
@@ -301,8 +304,7 @@ def check_heaps(path: Path, file: h5py.File) -> None:
 
 
 def _numbers(group: h5py.Group) -> Iterator[tuple[int, int]]:
-    """Yield the offsets in the file at which each array of numbers below ``group`` begins and
-    ends."""
+    """Yield the file offsets at which each array of numbers below ``group`` begins and ends."""
     for name in group:
         if isinstance(group.get(name, getlink=True), h5py.HardLink):
             entry = group[name]
@@ -313,13 +315,13 @@ def _numbers(group: h5py.Group) -> Iterator[tuple[int, int]]:
 
 
 def _are_whole(data: NDArray[np.uint8], starts: Ints) -> bool:
-    """Return whether the entries of each heap lead to its end. All heaps advance by one entry at a
-    time."""
+    """Return whether the entries of each heap lead to its end. All heaps advance together, one
+    entry at a time."""
 
     def word(places: Ints) -> NDArray[np.uint64]:
         return np.ascontiguousarray(data[places[:, None] + np.arange(8)]).view("<u8")[:, 0]
 
-    # The size of a heap follows its mark, then come its strings.
+    # The size of a heap follows its signature; the strings come next.
     starts = starts[starts + 2 * HEADER <= len(data)]
     ends = starts + word(starts + 8).astype(np.int64)
     if (ends > len(data)).any() or (ends < starts + HEADER).any():

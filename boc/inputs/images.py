@@ -1,4 +1,5 @@
-"""Read pictures of any mode and orientation as upright RGB images; errors name the file."""
+"""Read pictures in all colour modes and orientations as upright RGB images. Errors name the
+file."""
 
 from __future__ import annotations
 
@@ -29,12 +30,11 @@ if TYPE_CHECKING:
     from PIL.ImageFile import ImageFile
 
 Picture: TypeAlias = "Path | str | Image | NDArray[np.uint8] | bytes | BinaryIO"
-"""A picture: its path, a PIL image, an array (height, width, 3), its bytes, or a file object with
-its bytes."""
+"""A picture: a path, a PIL image, an array (height, width, 3), bytes, or a binary file object."""
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "AVIF")
-"""Formats that Pillow may open. Other formats are refused, whatever the file is called: for
-PostScript, for example, Pillow runs another program."""
+"""Formats that Pillow may open. All other formats are rejected, whatever the suffix of the file,
+because for some of them, such as PostScript, Pillow runs another program."""
 
 SUFFIXES = frozenset(
     [
@@ -53,53 +53,54 @@ SUFFIXES = frozenset(
     ],
 )
 HEIF = frozenset({".heic", ".heif", ".hif"})
-"""Suffixes of pictures from many phones. The package in the extra heic reads them."""
+"""Suffixes of a format that many phones use. Reading these files requires the extra heic."""
 
 GET_HEIF = "install their decoder: pip install 'boc[heic]'"
 MAX_PIXELS = 100_000_000
-"""Largest number of pixels of a decoded picture; a JPEG with more pixels is decoded at an eighth of
+"""Maximum number of pixels in a decoded picture. A JPEG with more pixels is decoded at an eighth of
 its width and height."""
-REDUCED = 8  # divisor of the sides of a large JPEG when it is decoded
+REDUCED = 8  # factor by which the sides of a large JPEG are reduced in decoding
 QUALITY = 82  # JPEG quality of thumbnails
 # Tag numbers of TIFF and EXIF
 WIDTH = 0x0100
 HEIGHT = 0x0101
 ORIENTATION = 0x0112
 XMP = ("xmp", "XML:com.adobe.xmp")  # keys of XMP in the ``info`` of a picture
-# The Transpose of Pillow that turns each orientation upright. Pillow's exif_transpose also rewrites
-# the EXIF, which fails if the EXIF is damaged.
+# Pillow's Transpose operation for each orientation. Pillow's own exif_transpose also rewrites the
+# EXIF, which fails if the EXIF is damaged.
 TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}
 
 
 @cache
 def formats() -> tuple[str, ...]:
-    """Return ``FORMATS``, and HEIF if the extra heic is installed."""
+    """Return ``FORMATS``, with HEIF if the extra heic is installed."""
     try:
         import pillow_heif
     except ImportError:
         return FORMATS
-    # Pictures are decoded in parallel, so each decoder uses one thread.
+    # Each decoder uses a single thread, because pictures are decoded in parallel.
     pillow_heif.register_heif_opener(thumbnails=False, decode_threads=1)
     return (*FORMATS, "HEIF")
 
 
 def suffixes() -> frozenset[str]:
-    """Return the suffixes of pictures that can be read here, in lower case."""
+    """Return the suffixes of pictures that this installation can read, in lower case."""
     return SUFFIXES if find_spec("pillow_heif") is None else SUFFIXES | HEIF
 
 
 def read_image(path: Path, max_pixels: int = MAX_PIXELS, least: int | None = None) -> Image:
-    """Read a picture as upright RGB: the EXIF orientation is applied, colours are converted to
-    sRGB, and transparency is blended with white.
+    """Read a picture as an upright RGB image. The EXIF orientation is applied, colours are
+    converted to sRGB, and transparent areas are blended with white.
 
-    Grey of more than 8 bits is scaled by the smallest usual bit depth that contains its largest
-    value; floating-point grey up to 1 is stretched from its smallest to its largest value. For an
-    animation, the first frame that shows more than one colour is read. For thumbnails, a JPEG may
-    be decoded at a smaller size, with no side below ``least`` pixels.
+    Greyscale images with more than 8 bits are scaled by the lowest common bit depth that fits their
+    maximum value; floating-point images with values up to 1 are stretched from their minimum to
+    their maximum. Of an animation, the first frame with more than one colour is read. For
+    thumbnails, a JPEG may be decoded at a smaller size, but with at least ``least`` pixels on each
+    side.
 
-    The readable part of a truncated file is read, with a ``CutShort`` warning. Raises ImageError
+    Of a truncated file, the readable part is read, with a ``CutShort`` warning. Raises ImageError
     for a file that is missing, empty or not a picture, and for more than ``max_pixels`` pixels
-    (checked before decoding); raises BocError if the system is out of file handles or memory.
+    (checked before decoding). Raises BocError if the system runs out of file handles or memory.
     """
     from PIL.Image import Transpose
 
@@ -113,7 +114,7 @@ def read_image(path: Path, max_pixels: int = MAX_PIXELS, least: int | None = Non
         _load(image, path)
         picture = _to_rgb(image)
         if image.format != "TIFF" and getattr(image, "is_animated", False):
-            # Look for a frame with more than one colour among the first frames.
+            # Search the first frames for a frame with more than one colour.
             with suppress(EOFError):
                 for number in range(32):
                     image.seek(number)
@@ -128,7 +129,7 @@ def read_image(path: Path, max_pixels: int = MAX_PIXELS, least: int | None = Non
 
 
 def _load(image: ImageFile, path: Path) -> None:
-    """Decode a picture; of a truncated file, decode the part that exists."""
+    """Decode a picture, or the part of it that a truncated file contains."""
     from PIL import ImageFile as Files
 
     try:
@@ -136,7 +137,8 @@ def _load(image: ImageFile, path: Path) -> None:
     except OSError as error:
         if "truncated" not in str(error):
             raise
-        # This setting is global, so other threads may read truncated files without warnings.
+        # The setting is global, so meanwhile other threads may read truncated files without a
+        # warning.
         Files.LOAD_TRUNCATED_IMAGES = True
         try:
             image.load()
@@ -144,7 +146,7 @@ def _load(image: ImageFile, path: Path) -> None:
             Files.LOAD_TRUNCATED_IMAGES = False
         if not _shows_something(image):
             raise
-        warnings.warn(CutShort(f"{path}: cut short; the readable part was read"), stacklevel=3)
+        warnings.warn(CutShort(f"{path}: truncated; only the readable part was read"), stacklevel=3)
 
 
 def _shows_something(image: Image) -> bool:
@@ -154,16 +156,16 @@ def _shows_something(image: Image) -> bool:
 
 
 def image_size(path: Path) -> tuple[int, int]:
-    """Return the width and height of the upright picture, without decoding it. Raises the same
-    errors as ``read_image``."""
+    """Return the width and height of the upright picture without decoding the picture. Raises the
+    same errors as ``read_image``."""
     with open_image(path) as image:
         return upright_size(image)
 
 
 def upright_size(image: Image) -> tuple[int, int]:
-    """Return the width and height that an open picture has when it is upright."""
+    """Return the upright width and height of an open picture."""
     width, height = image.size
-    # Newer versions of Pillow return the upright size of a TIFF already.
+    # For TIFF, newer versions of Pillow already return the upright size.
     if image.format == "TIFF":
         tags = cast(Any, image).tag_v2
         width = tags[WIDTH]
@@ -175,7 +177,7 @@ def upright_size(image: Image) -> tuple[int, int]:
 
 @contextmanager
 def picture_file(picture: Picture) -> Iterator[Path]:
-    """Yield the path of a picture; a picture in memory is first written to a temporary file. Raises
+    """Yield the path of a picture. A picture in memory is first written to a temporary file. Raises
     BocError for other types."""
     if isinstance(picture, (str, Path)):
         yield Path(picture)
@@ -186,7 +188,7 @@ def picture_file(picture: Picture) -> Iterator[Path]:
         if picture.dtype != np.uint8 or picture.shape[2:] != (3,):
             raise BocError(
                 f"an array of shape {picture.shape} and type {picture.dtype} is not a picture; "
-                "give uint8 (height, width, 3)",
+                "pass a uint8 array of shape (height, width, 3)",
             )
         picture = fromarray(picture)
     data: Any = picture
@@ -203,8 +205,8 @@ def picture_file(picture: Picture) -> Iterator[Path]:
         data = "" if isinstance(picture, io.TextIOBase) else read()
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise BocError(
-            "image must be a path, a PIL image, an array, bytes, or a file opened by 'rb', got "
-            f"{type(picture).__name__}; write upload.file for an upload",
+            "image must be a path, a PIL image, an array, bytes, or a file opened with 'rb', "
+            f"got {type(picture).__name__}; for an upload, pass upload.file",
         )
     with NamedTemporaryFile(prefix="boc-") as handle:
         handle.write(data)
@@ -219,7 +221,7 @@ def is_picture(value: object) -> bool:
     """Return whether ``value`` is a picture in memory, or a path with the suffix of a picture."""
     if isinstance(value, (str, Path)):
         return Path(value).suffix.lower() in suffixes() and not Path(value).is_dir()
-    # PIL images and numpy arrays have ``__array_interface__``.
+    # PIL images and NumPy arrays have ``__array_interface__``.
     return (
         isinstance(value, (bytes, bytearray, memoryview))
         or hasattr(value, "read")
@@ -229,8 +231,8 @@ def is_picture(value: object) -> bool:
 
 @contextmanager
 def open_image(source: Path | BinaryIO, name: str = "") -> Iterator[ImageFile]:
-    """Open a picture file in one of ``formats()``, for decoding within the block. Raises the same
-    errors as ``decoding``."""
+    """Open a picture file in one of the ``formats()``, and decode it within the block. Raises the
+    same errors as ``decoding``."""
     from PIL import Image
 
     name = name or str(source)
@@ -238,10 +240,11 @@ def open_image(source: Path | BinaryIO, name: str = "") -> Iterator[ImageFile]:
         if isinstance(source, Path):
             source = stack.enter_context(open(source, "rb", opener=opener))
             check_file(source, name)
-        # Warnings about EXIF are ignored.
+        # Ignore warnings about EXIF.
         warnings.simplefilter("ignore")
         warnings.simplefilter("default", CutShort)
-        # ``check_pixels`` limits the pixels. Pillow's own limit is restored once the file is open.
+        # ``check_pixels`` limits the number of pixels, so Pillow's own limit is lifted until the
+        # file is open.
         most = Image.MAX_IMAGE_PIXELS
         Image.MAX_IMAGE_PIXELS = None
         try:
@@ -252,16 +255,17 @@ def open_image(source: Path | BinaryIO, name: str = "") -> Iterator[ImageFile]:
 
 
 def check_file(file: BinaryIO, name: str, largest: int | None = None) -> os.stat_result:
-    """Return the status of an open file. Raises ImageError unless the file is regular, not empty,
-    and at most ``largest`` bytes long."""
+    """Return the status of an open file. Raises ImageError unless the file is a regular file, not
+    empty, and at most ``largest`` bytes long."""
     status = os.fstat(file.fileno())
     if not stat.S_ISREG(status.st_mode):
-        raise ImageError(f"{name}: not a regular file; put the picture itself there")
+        raise ImageError(f"{name}: not a regular file; replace it by the picture itself")
     if status.st_size == 0:
-        raise ImageError(f"{name}: empty file (0 bytes); delete it or fetch it again")
+        raise ImageError(f"{name}: empty file (0 bytes); replace or delete it")
     if largest is not None and status.st_size > largest:
         raise ImageError(
-            f"{name}: {status.st_size:,} bytes, but the limit is {largest:,}; reduce the picture",
+            f"{name}: {status.st_size:,} bytes, but the limit is {largest:,}; use a smaller "
+            "picture",
         )
     return status
 
@@ -270,9 +274,9 @@ def check_file(file: BinaryIO, name: str, largest: int | None = None) -> os.stat
 def decoding(name: str) -> Iterator[None]:
     """Turn any exception that a decoder raises for the picture ``name`` into ImageError.
 
-    The exception classes depend on the format, the version of Pillow and the bytes (struct.error,
-    TypeError, RuntimeError, MemoryError, ...). One damaged picture must not stop all others, hence
-    the broad except.
+    Which exception is raised depends on the format, the version of Pillow and the data
+    (struct.error, TypeError, RuntimeError, MemoryError, ...). The except clause is broad because a
+    single damaged picture must not stop the processing of all others.
     """
     from PIL import UnidentifiedImageError
 
@@ -284,16 +288,16 @@ def decoding(name: str) -> Iterator[None]:
         step = "convert it to JPEG or PNG"
         if Path(name).suffix.lower() in HEIF - suffixes():
             step = GET_HEIF
-        raise ImageError(f"{name}: not a picture in a known format; {step}") from None
+        raise ImageError(f"{name}: not a picture in a supported format; {step}") from None
     except Exception as error:
         if isinstance(error, OSError) and error.errno in ADVICE:
-            # These system errors are not caused by the picture.
+            # The picture itself does not cause these system errors.
             short = error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
             raise (BocError if short else ImageError)(
                 f"{name}: cannot be read ({error.strerror}); {advice(error)}",
             ) from error
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        step = "fetch it again or delete it"
+        step = "replace or delete it"
         if isinstance(error, (FileNotFoundError, IsADirectoryError)):
             step = "check its name and folder"
         raise ImageError(f"{name}: cannot be read ({reason}); {step}") from error
@@ -307,7 +311,8 @@ def passing_over(name: str) -> Iterator[None]:
 
 
 def orientation(image: Image) -> int:
-    """Return the EXIF orientation of an open picture, 1 to 8; 1 if it has no valid orientation."""
+    """Return the EXIF orientation of an open picture, from 1 to 8, or 1 if there is no valid
+    orientation."""
     with passing_over("EXIF"):
         value = exif_of(image).get(ORIENTATION, 1)
         return value if value in range(1, 9) else 1
@@ -315,8 +320,9 @@ def orientation(image: Image) -> int:
 
 
 def exif_of(image: Image) -> Exif:
-    """Return the EXIF of an open picture, without the orientation in XMP, which Pillow adds.
-    Browsers also ignore it, since programs that rotate the pixels do not always update it."""
+    """Return the EXIF of an open picture, without the XMP orientation that Pillow adds. Browsers
+    ignore the XMP orientation as well, because programs that rotate the pixels do not always update
+    it."""
     xmp = {name: image.info.pop(name) for name in XMP if name in image.info}
     try:
         return image.getexif()
@@ -332,7 +338,7 @@ def check_pixels(image: Image, name: object, max_pixels: int = MAX_PIXELS) -> No
         most *= REDUCED**2
     if width * height > most:
         raise ImageError(
-            f"{name}: {width} x {height} pixels, but the limit is {most:,}; reduce the picture",
+            f"{name}: {width} x {height} pixels, but the limit is {most:,}; use a smaller picture",
         )
 
 
@@ -351,7 +357,8 @@ def _to_rgb(image: Image) -> Image:
         factor = 255 / (2**depth - 1)
         return _in_srgb(whole.point(lambda value: value * factor + 0.5).convert("L"), "RGB")
     if image.mode in {"RGBA", "LA", "PA"} or "transparency" in image.info:
-        # Blending a whole picture would take five copies in memory, so strips are blended.
+        # Blend the picture in strips, because blending it as a whole would need five copies in
+        # memory.
         image = _in_srgb(image, "RGBA")
         width, height = image.size
         flat = Pillow.new("RGB", image.size)
@@ -364,15 +371,14 @@ def _to_rgb(image: Image) -> Image:
 
 
 def _in_srgb(image: Image, mode: str) -> Image:
-    """Return a picture in ``mode``, RGB or RGBA, with its colours converted from its profile to
-    sRGB."""
+    """Convert a picture to ``mode`` (RGB or RGBA), and its colours from its profile to sRGB."""
     from PIL import ImageCms
 
     if image.mode in {"P", "PA"} or (image.mode in {"L", "LA"} and mode == "RGBA"):
         image = image.convert(mode)
     profile = image.info.get("icc_profile")
     if profile and image.mode in {"RGB", "RGBA", "CMYK", "L"}:
-        # A profile may be damaged, or belong to another kind of picture.
+        # A profile may be damaged, or intended for another kind of picture.
         with suppress(ImageCms.PyCMSError, OSError, ValueError):
             transform = _transform(profile, image.mode, mode)
             if transform is not None:
@@ -382,7 +388,7 @@ def _in_srgb(image: Image, mode: str) -> Image:
 
 @lru_cache(16)
 def _transform(profile: bytes, mode: str, wanted: str) -> Any:
-    """Return the transform from a colour profile to sRGB; None if the profile is sRGB itself."""
+    """Return the transform from a colour profile to sRGB, or None if the profile is sRGB itself."""
     from PIL import ImageCms
 
     source = ImageCms.getOpenProfile(io.BytesIO(profile))
@@ -392,12 +398,12 @@ def _transform(profile: bytes, mode: str, wanted: str) -> Any:
 
 
 def thumbnail_uri(path: Path, side: int = 320) -> str:
-    """Return the picture as a ``data:`` URL of a JPEG at most ``side`` pixels wide and high."""
+    """Return a thumbnail as a ``data:`` URL of a JPEG, at most ``side`` pixels wide and high."""
     return "data:image/jpeg;base64," + base64.b64encode(thumbnail(path, side)).decode("ascii")
 
 
 def thumbnail(path: Path, side: int) -> bytes:
-    """Return the picture as a JPEG at most ``side`` pixels wide and high."""
+    """Return a thumbnail as a JPEG, at most ``side`` pixels wide and high."""
     image = read_image(path, least=2 * side)
     image.thumbnail((side, side))
     buffer = io.BytesIO()

@@ -1,9 +1,10 @@
-"""Metadata of items: read tables, parse the filters of a search, and sort hits by a field.
+"""Metadata of items: read tables, parse search filters, and sort hits by a field.
 
-A table is a CSV whose header declares the types,
+A table is a CSV file whose header declares the types, for example
 ``id,year:integer,tag:keyword,taken:date,title:text``. A field without a type is a keyword. A cell
-may have several values, separated by ``|``; an empty cell has no value. Tables saved by
-spreadsheets may have other separators, capitalized names, and other formats of dates and numbers.
+can contain several values, separated by ``|``; an empty cell contains no value. Tables from
+spreadsheet programs may have other separators, capitalized names, and other formats for dates and
+numbers.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from boc.types import FOR_PROGRAMS, ID, FieldType, Filter, Hit, Item
 Value: TypeAlias = str | int | float | bool
 
 TYPES: tuple[FieldType, ...] = get_args(FieldType)
-LONGEST_KEYWORD = 32_766  # bytes, the limit of a Lucene term
-LAST = "\U0010ffff"  # the last character: it ends the range of all texts with the same beginning
+LONGEST_KEYWORD = 32_766  # maximum length of a Lucene term, in bytes
+LAST = "\U0010ffff"  # the last character, which ends the range of texts with a common prefix
 EXAMPLE = "id,year:integer,tag:keyword"
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -52,28 +53,30 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
 }
 _RULES: dict[FieldType, str] = {
-    "keyword": f"at most {LONGEST_KEYWORD} bytes long",
-    "integer": "a whole number of 64 bits, such as 2021",
+    "keyword": f"text of at most {LONGEST_KEYWORD} bytes",
+    "integer": "a 64-bit integer, such as 2021",
     "float": "a finite number, such as 0.5",
     "boolean": "true or false",
-    "date": "a date of ISO 8601, such as 2021-05-01 or 2021-05-01T12:30:00+02:00",
+    "date": "an ISO 8601 date, such as 2021-05-01 or 2021-05-01T12:30:00+02:00",
     "text": "text",
 }
 
 
 @dataclass(frozen=True)
 class Metadata:
-    """Values of metadata fields by the id of an item, or of the picture that it belongs to."""
+    """Metadata values by id: the id of an item, or the id of the picture to which the item
+    belongs."""
 
     types: dict[str, FieldType]
     rows: Mapping[str, Mapping[str, Any]]
 
     @classmethod
     def read(cls, path: Path) -> Metadata:
-        """Read the table at ``path``. Cells that cannot be used, lines without an id and lines with
-        too many cells are left out, with a warning.
+        """Read the table at ``path``. Cells that cannot be used, lines without an id, and lines
+        with too many cells are skipped, with a warning.
 
-        Raises SourceError, which names the file, line, value and rule, if no value is left.
+        If no value remains, raises a SourceError that names the file, the line, the value and the
+        rule.
         """
         rows: dict[str, dict[str, Any]] = {}
         faults: list[str] = []
@@ -110,26 +113,27 @@ class Metadata:
                     faults.append(f"{where}: {error}")
                 except ValueError:
                     faults.append(
-                        f"{where}: {name} is of type {kind}, {cell!r:.100} is not; give "
-                        f"{_RULES[kind]}",
+                        f"{where}: {name} is of type {kind}, but {cell!r:.100} is not; "
+                        f"use {_RULES[kind]}",
                     )
             if key in rows:
-                faults.append(f"{where}: the id {key!r} occurs again; give one line per id")
+                faults.append(f"{where}: the id {key!r} is repeated; write one line per id")
             rows.setdefault(key, fields)
         faults.sort(key=lambda fault: int(re.findall("[0-9]+", fault)[0]))
         if not rows or (faults and not any(rows.values())):
-            reason = faults[0] if faults else "no rows below the header; give one line per item"
+            reason = faults[0] if faults else "no rows below the header; write one line per item"
             raise SourceError(f"{path}, {reason}")
         leave_out(str(path), faults)
         return cls(types, rows)
 
     @classmethod
     def of_option(cls, table: Metadata | Path | str | None) -> Metadata | None:
-        """Return a table, or read it if its path is given; return None for None."""
+        """Return ``table``; if it is a path, read the table from the path. Return None for None."""
         return cls.read(Path(table)) if isinstance(table, (Path, str)) else table
 
     def of(self, item: Item) -> Mapping[str, Any]:
-        """Return the values of ``item`` itself, or else of the picture that it belongs to."""
+        """Return the values for ``item`` itself or, if there are none, for the picture to which it
+        belongs."""
         for id in (item.id, item.group):
             row = self.rows.get(id)
             if row is None and not id.isascii():
@@ -143,8 +147,8 @@ class Metadata:
         return {nfc(key): row for key, row in self.rows.items()}
 
     def strangers(self, items: Iterable[Item]) -> list[str]:
-        """Return the ids in the table that match neither an item nor an item's picture,
-        sorted."""
+        """Return the sorted ids in the table that match neither an item nor the picture of an
+        item."""
         left = {nfc(key): key for key in self.rows}
         for item in items:
             left.pop(nfc(item.id), None)
@@ -153,7 +157,7 @@ class Metadata:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of types and rows, independent of the order of the rows."""
+        """SHA-256 digest of the types and the rows, independent of the order of the rows."""
         digest = hashlib.sha256(json.dumps(self.types, sort_keys=True).encode())
         for key in sorted(self.rows):
             digest.update(json.dumps([key, self.rows[key]], sort_keys=True).encode())
@@ -161,13 +165,14 @@ class Metadata:
 
 
 def parse_filter(text: str, types: Mapping[str, FieldType]) -> Filter:
-    """Parse a filter: a field of ``types``, one of = != < <= > >=, and a value of its type.
+    """Parse a filter, which consists of a field of ``types``, an operator (= != < <= > >=), and a
+    value of the field's type.
 
-    A year, a month (2021-05) or a day means its whole period: "<=" includes the period, ">" starts
-    after it, and "=" matches within it. A bar separates several values; an item needs one of them.
-    A backslash before a bar makes it part of a value. A folder includes everything below it; "=="
-    means the folder alone. ``id`` is the id of an item. Raises BocError, which names the known
-    fields or the rule.
+    A year, a month (2021-05) or a day stands for the whole period: "<=" includes the period, ">"
+    starts after it, and "=" matches all times in it. Several values are separated by bars, and an
+    item must have at least one of them. A bar after a backslash is part of the value. A folder
+    includes everything below it; "==" matches only the folder itself. The field ``id`` is the id of
+    an item. Raises BocError, which names the known fields or the rule.
 
     >>> parse_filter("taken<=2021-05", {"taken": "date"})
     Filter(field='taken', op='<=', value='2021-05-31T23:59:59', last=None, others=())
@@ -176,15 +181,15 @@ def parse_filter(text: str, types: Mapping[str, FieldType]) -> Filter:
     value = match[3].strip() if match else ""
     if match is None or not value:
         raise BocError(
-            f"{text!r} is not a filter; write FIELD=VALUE, or use != < <= > >=: year>=2020",
+            f"{text!r} is not a filter; write FIELD=VALUE, or use != < <= > >= as in year>=2020",
         )
     name = match[1]
     op = cast(Any, "=" if match[2] == "==" else match[2])
-    # ``tag<>a`` would be read as ``tag < ">a"``.
+    # ``tag<>a`` would otherwise be parsed as ``tag < ">a"``.
     if value[0] in OPERATORS and match[2] != "==":
         raise BocError(
-            f"{text!r} has no operator of filters; write one of = != < <= > >=, and == before a "
-            f"value that begins with {value[0]}",
+            f"{text!r} has no valid operator; use one of = != < <= > >=, and == before a value "
+            f"that begins with {value[0]}",
         )
     kind = _filterable(name, types)
     parts = [value]
@@ -206,8 +211,8 @@ def parse_filter(text: str, types: Mapping[str, FieldType]) -> Filter:
 
 
 def check_filter(condition: Filter, types: Mapping[str, FieldType]) -> Filter:
-    """Return ``condition`` if it is valid, with its date as a moment. Raises BocError, which names
-    the known fields or the rule."""
+    """Return ``condition`` if it is valid, with a date converted to a point in time. Raises
+    BocError, which names the known fields or the rule."""
     name = condition.field
     op = condition.op
     value = condition.value
@@ -215,17 +220,17 @@ def check_filter(condition: Filter, types: Mapping[str, FieldType]) -> Filter:
     if condition.others:
         kinds = {(each.field, each.op) for each in condition.alternatives}
         if len(kinds) > 1 or op not in ("=", "!="):
-            raise BocError(f"{name} by {op!r} has other conditions; give = or != of one field")
+            raise BocError(f"{name}: {op!r} cannot have alternatives; use = or != on one field")
         checked = [check_filter(part, types) for part in condition.alternatives]
         return replace(checked[0], others=tuple(checked[1:]))
     is_id = name not in types
     if is_id:
         condition = replace(condition, field=ID)
     if op not in ("=", "!=") and (is_id or kind == "boolean" or op not in list(_COMPARE)):
-        raise BocError(f"{name} of type {kind} cannot be compared by {op!r}; use = or !=")
+        raise BocError(f"{name} of type {kind} cannot be compared with {op!r}; use = or !=")
     ranged = kind in ("date", "keyword") and op in ("=", "!=") and not is_id
     if condition.last is not None and not ranged:
-        raise BocError(f"{name} of type {kind} by {op!r} has no last value; leave it out")
+        raise BocError(f"{name}: {op!r} with type {kind} cannot have a last value; omit it")
     if kind == "date" and condition.last is None:
         try:
             first, last = _period(cast(str, value))
@@ -236,15 +241,15 @@ def check_filter(condition: Filter, types: Mapping[str, FieldType]) -> Filter:
     for each in [value] if condition.last is None else [value, condition.last]:
         if not _is(each, kind):
             raise no_value(name, kind, each)
-    if kind == "float" and value == 0:  # Lucene distinguishes it from -0.0
+    if kind == "float" and value == 0:  # Lucene distinguishes 0.0 from -0.0
         return replace(condition, value=0.0)
     return condition
 
 
 def no_value(name: str, kind: FieldType, value: object) -> BocError:
-    """Return the error for a value that does not have the type of its field."""
+    """Return the error for a value whose type does not match its field."""
     rule = _RULES[kind] + (", or a month such as 2021-05, or a year" if kind == "date" else "")
-    return BocError(f"{name} is of type {kind}, {value!r} is not; give {rule}")
+    return BocError(f"{name} is of type {kind}, but {value!r} is not; use {rule}")
 
 
 def holds(condition: Filter, fields: Mapping[str, Any]) -> bool:
@@ -259,8 +264,8 @@ def holds(condition: Filter, fields: Mapping[str, Any]) -> bool:
 
 
 def check_sort(sort: str, types: Mapping[str, FieldType]) -> str:
-    """Return ``sort`` if it is a field of ``types``, optionally after a minus. Raises BocError,
-    which names the known fields or the rule."""
+    """Return ``sort`` if it is a field of ``types``, with or without a leading minus. Raises
+    BocError, which names the known fields or the rule."""
     name = sort.removeprefix("-")
     if name not in types:
         raise BocError(
@@ -276,11 +281,11 @@ def check_sort(sort: str, types: Mapping[str, FieldType]) -> str:
 
 
 def by_field(hits: Sequence[Hit], sort: str) -> list[Hit]:
-    """Sort hits by the values of the field ``sort``, ascending; with a minus before the field,
-    descending.
+    """Sort hits by the field ``sort`` in ascending order or, if a minus precedes the field, in
+    descending order.
 
-    If a hit has several values, the first of them in this order counts. Hits with equal values keep
-    their order; hits without a value come last.
+    If a hit has several values, the value that comes first in this order is used. Hits with equal
+    values keep their order, and hits without a value come last.
     """
     name = sort.removeprefix("-")
     falling = sort.startswith("-")
@@ -295,13 +300,13 @@ def by_field(hits: Sequence[Hit], sort: str) -> list[Hit]:
 
 
 def values_of(fields: Mapping[str, Any], name: str) -> Sequence[Any]:
-    """Return the values of a field as a sequence; an item may have any number of values."""
+    """Return the values of a field as a sequence, however many values the item has."""
     value = fields.get(name, [])
     return value if isinstance(value, (list, tuple)) else [value]
 
 
 def are_types(text: str) -> bool:
-    """Return whether ``text`` is a JSON object of fields with their types."""
+    """Return whether ``text`` is a JSON object that maps fields to their types."""
     try:
         types = parse_json(text)
     except ValueError:
@@ -312,7 +317,7 @@ def are_types(text: str) -> bool:
 
 
 def well_typed(fields: Any, types: Mapping[str, FieldType]) -> bool:
-    """Return whether all ``fields`` are declared in ``types``, and have a value, or a non-empty
+    """Return whether all ``fields`` are declared in ``types`` and contain a value, or a non-empty
     list of values, of the declared type."""
     return isinstance(fields, dict) and all(
         name in types
@@ -323,7 +328,7 @@ def well_typed(fields: Any, types: Mapping[str, FieldType]) -> bool:
 
 
 def _is(value: Any, kind: FieldType) -> bool:
-    """Return whether ``value`` may be a result of ``parse_value`` for this type."""
+    """Return whether ``value`` is a possible result of ``parse_value`` for this type."""
     if isinstance(value, str):
         try:
             return kind in ("keyword", "date", "text") and parse_value(value, kind) == value
@@ -348,7 +353,7 @@ def _filterable(name: str, types: Mapping[str, FieldType]) -> FieldType:
         raise BocError(f"the index has no metadata field {name!r} ({_known(types)})")
     if types[name] == "text":
         raise BocError(
-            f"{name} is of type text; filters need another type",
+            f"{name} is of type text, which filters do not support",
             "search its words with <--hybrid>",
         )
     return types[name]
@@ -361,39 +366,39 @@ def _types(path: Path, header: Sequence[str]) -> dict[str, FieldType]:
         )
     types = {}
     for column in header[1:]:
-        # A column name may have spaces; a field name has underscores instead.
+        # A column name may contain spaces, which become underscores in the field name.
         name, _, kind = re.sub(r"[\s-]+", "_", column).partition(":")
         name = name.rstrip("_")
         kind = kind.lstrip("_") or "keyword"
         if not _NAME.fullmatch(name):
             raise SourceError(
-                f"{path}, line 1: {name!r} cannot name a field; use lower-case letters, digits "
-                "and _, a letter first",
+                f"{path}, line 1: {name!r} is not a valid field name; use lower-case letters, "
+                "digits and _, starting with a letter",
             )
         if name in types:
             raise SourceError(f"{path}, line 1: the field {name!r} occurs twice; rename one")
         if kind not in TYPES:
             raise SourceError(
-                f"{path}, line 1: no type {kind!r} of {name!r}; known: {', '.join(TYPES)}",
+                f"{path}, line 1: unknown type {kind!r} of {name!r}; known: {', '.join(TYPES)}",
             )
         types[name] = kind
     if not types:
-        raise SourceError(f"{path}, line 1: no column beside id; write {EXAMPLE}")
+        raise SourceError(f"{path}, line 1: no column except id; write {EXAMPLE}")
     return types
 
 
 def _unusable(cells: list[str], types: Mapping[str, FieldType]) -> str | None:
-    """Return the reason why a line cannot be used at all, or None."""
+    """Return the reason why a line cannot be used at all, or None if it can."""
     if len(cells) > len(types) + 1:
         return f"{len(cells)} cells for {len(types) + 1} columns; put a cell with commas in quotes"
     if not cells[0]:
-        return "the id is empty; every line needs one"
+        return "the id is empty; every line needs an id"
     return check_text(cells[0])
 
 
 def parse_cell(name: str, cell: str, kind: FieldType, fields: dict[str, Any]) -> None:
-    """Add the values of a cell, separated by ``|``, to ``fields``. Raises CellError for text that
-    cannot be stored, and ValueError for values of another type."""
+    """Add the values in a cell, which are separated by ``|``, to ``fields``. Raises CellError for
+    text that cannot be stored, and ValueError for values of another type."""
     if fault := check_text(cell):
         raise CellError(fault)
     keep_values(name, filter(None, map(str.strip, nfc(cell).split("|"))), kind, fields)
@@ -405,15 +410,15 @@ def keep_values(
     kind: FieldType,
     fields: dict[str, Any],
 ) -> None:
-    """Add the values that ``texts`` stand for to ``fields``, if there are any. Raises ValueError
-    for values of another type."""
+    """Parse ``texts``, and add the values, if any, to ``fields``. Raises ValueError for values of
+    another type."""
     values = [parse_value(text, kind) for text in texts]
     if values:
         fields[name] = values if len(values) > 1 else values[0]
 
 
 def parse_value(text: str, kind: FieldType) -> Value:
-    """Parse ``text`` as a value of this type. Raises ValueError for an invalid value."""
+    """Parse ``text`` as a value of the given type. Raises ValueError for an invalid value."""
     if kind == "integer":
         if re.fullmatch(r"[+-]?[0-9]{1,19}", text) and -(2**63) <= int(text) < 2**63:
             return int(text)
@@ -431,8 +436,8 @@ def parse_value(text: str, kind: FieldType) -> Value:
 
 
 def _period(text: str) -> tuple[str, str]:
-    """Return the first and the last second of a year, month or day; return a moment twice. Raises
-    ValueError if ``text`` is not a date."""
+    """Return the first and the last second of a year, month or day. For a point in time, return it
+    twice. Raises ValueError if ``text`` is not a date."""
     match = _PERIOD.fullmatch(text)
     if match is None:
         return _date(text), _date(text)
@@ -444,8 +449,8 @@ def _period(text: str) -> tuple[str, str]:
 
 
 def _date(text: str) -> str:
-    """Return a date as YYYY-MM-DDThh:mm:ss in UTC, the default time zone; fractions of a second are
-    dropped."""
+    """Return a date as YYYY-MM-DDThh:mm:ss in UTC, which is also the default time zone. Fractions
+    of a second are dropped."""
     match = _DATE.fullmatch(text)
     if match is None:
         raise ValueError
@@ -454,12 +459,12 @@ def _date(text: str) -> str:
     local = f"{day}T{minutes or '00:00'}{seconds or ':00'}{zone}"
     try:
         moment = datetime.fromisoformat(local).astimezone(timezone.utc)
-    except OverflowError:  # the year lies outside 1 to 9999
+    except OverflowError:  # the year is outside 1 to 9999
         raise ValueError from None
     return moment.replace(tzinfo=None).isoformat(timespec="seconds")
 
 
 def _known(types: Mapping[str, FieldType]) -> str:
-    """Return the fields of an index in words, for an error message."""
+    """Return a phrase for error messages that lists the fields of an index."""
     names = ", ".join(sorted(set(types) - FOR_PROGRAMS))
-    return f"it has: {names}" if names else "it was made without metadata"
+    return f"it has: {names}" if names else "it was built without metadata"

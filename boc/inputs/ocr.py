@@ -1,8 +1,8 @@
-"""Read the words inside pictures (optical character recognition) as metadata for full-text search.
+"""Recognise the text inside pictures (OCR) as metadata for full-text search.
 
-The package rapidocr runs the networks of PP-OCR (Cui et al., PaddleOCR 3.0 Technical Report,
-arXiv:2507.05595). Its wheel includes the networks, and boc passes it their file names, so nothing
-is downloaded.
+The package rapidocr runs the PP-OCR networks (Cui et al., PaddleOCR 3.0 Technical Report,
+arXiv:2507.05595). The wheel of the package includes the networks, and boc passes their file names,
+so that no files are downloaded.
 """
 
 from __future__ import annotations
@@ -22,44 +22,44 @@ FIELDS: dict[str, FieldType] = {"ocr": "text"}
 """Type of the field that ``words_inside`` returns."""
 
 NETWORKS = {"Det": "*_det_*.onnx", "Cls": "*_cls_*.onnx", "Rec": "*_rec_*.onnx"}
-"""Network files of rapidocr: Det finds lines of text, Cls turns them upright, and Rec reads
-them."""
+"""Network files of rapidocr. Det detects lines of text, Cls rotates them upright, and Rec
+recognises the text."""
 
 
 def check_installed() -> None:
-    """Raise BocError with the next step if words cannot be read here."""
+    """Raise BocError, which explains the next step, if the OCR packages are not installed."""
     for name in ("rapidocr", "onnxruntime"):
         if find_spec(name) is None:
             raise BocError(
-                f"reading the words inside pictures needs the package {name}; install it with: "
+                f"recognising text in pictures needs the package {name}; install it with: "
                 "pip install 'boc[ocr]'",
             )
 
 
 def words_inside(image: ImageRef) -> dict[str, str]:
-    """Return the text in a picture as ``ocr``: its lines from top to bottom, joined into one line;
-    empty if there is no text.
+    """Return the text in a picture as ``ocr``, with the lines joined from top to bottom. The text
+    is empty if the picture contains none.
 
-    For a picture that cannot be read, the text is empty and a warning is shown; other pictures are
-    still read.
+    If a picture cannot be read, the text is empty and a warning is issued, so that other pictures
+    are still processed.
     """
     import numpy as np
 
     lines = ()
     try:
         with decoding(str(image.path)):
-            # The networks take the upright picture as uint8 (h, w, 3), blue first.
+            # The networks expect the upright picture as uint8 (h, w, 3), with blue first.
             pixels = np.asarray(read_image(image.path))[:, :, ::-1]
             lines = _engine()(np.ascontiguousarray(pixels)).txts or ()
     except ImageError as error:
-        note(f"its words are not read: {error}")
+        note(f"text in a picture was not recognised: {error}")
     return {"ocr": printable(" ".join(lines))}
 
 
 @cache
 def _engine() -> Any:
-    """Return the OCR reader of this process, which uses as many threads as numpy."""
-    # Otherwise onnxruntime stores a device id and looks up its telemetry server.
+    """Return the OCR engine of this process, which uses as many threads as NumPy."""
+    # Otherwise, onnxruntime stores a device id and contacts its telemetry server.
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     import rapidocr
 
@@ -67,7 +67,7 @@ def _engine() -> Any:
     files = {part: next(folder.glob(pattern), None) for part, pattern in NETWORKS.items()}
     if None in files.values():
         raise BocError(
-            f"{folder} lacks networks; install a version that brings them: pip install -U "
+            f"{folder} does not contain the networks; install a version that does: pip install -U "
             "'boc[ocr]'",
         )
     threads = int(os.environ.get("OMP_NUM_THREADS") or -1)

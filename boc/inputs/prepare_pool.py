@@ -1,7 +1,8 @@
-"""Prepare pictures in worker processes, in order and at most a few hundred ahead of the consumer.
+"""Prepare pictures in worker processes, in order, at most a few hundred pictures ahead of the
+consumer.
 
-This module imports nothing heavy, so that a worker can limit its threads before numpy counts the
-cores.
+This module imports only light modules, so that a worker can limit its threads before NumPy counts
+the cores.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ if TYPE_CHECKING:
 
 
 FEW = 256
-"""Number of pictures up to which preparing them takes less time than starting workers."""
+"""Number of pictures that can be prepared in the time that it takes to start workers."""
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def worker_count(pictures: int) -> int:
-    """Return the number of worker processes for this number of pictures: one per usable core, or 0
-    for few pictures."""
+    """Return the number of worker processes for the given number of pictures: one per available
+    core, or 0 for few pictures."""
     if pictures < FEW:
         return 0
     if hasattr(os, "sched_getaffinity"):
@@ -53,32 +54,36 @@ def preparing(
     workers: int,
     ahead: int = 256,
 ) -> Iterator[Iterator[Any]]:
-    """Apply ``prepare`` to each of ``images``. Yields an iterator over the results in order; if a
-    call raised ImageError, its result is the error.
+    """Apply ``prepare`` to each of ``images``, and yield an iterator over the results in order. If
+    a call raises ImageError, its result is the error.
 
-    With ``workers`` 0, ``prepare`` runs in this process; otherwise it runs in that many new
-    processes, at most ``ahead`` pictures before the consumer. The processes get ``prepare``
-    pickled, and end with the block or with this process. They do not import the program of the
-    user, so a ``prepare`` that is defined there runs in this process. Any other BocError is raised.
+    If ``workers`` is 0, ``prepare`` runs in this process. Otherwise, it runs in ``workers`` new
+    processes, at most ``ahead`` pictures ahead of the consumer. The new processes receive
+    ``prepare`` through pickle, and end with the block or with this process. They do not import the
+    user's program, so a ``prepare`` that is defined there runs in this process instead. All other
+    BocErrors are raised.
     """
-    pickled = bytes(ForkingPickler.dumps(prepare)) if workers else b""  # raises pickling errors
+    pickled = (
+        bytes(ForkingPickler.dumps(prepare)) if workers else b""
+    )  # pickling errors are raised here
     if not pickled or b"__main__" in pickled:
         yield (_check_result(_attempt(prepare, image)) for image in images)
         return
-    context = get_context("spawn")  # a fork would copy threads and locks of torch
-    # Each worker has its own pool, so that the picture at which a worker died is known.
+    context = get_context("spawn")  # a fork would copy the threads and locks of PyTorch
+    # Each worker has its own pool, so that if a worker dies, the picture at fault is known.
     pools = [ProcessPoolExecutor(1, context, _begin, (pickled,)) for _ in range(workers)]
     try:
         # Processes started here ignore Ctrl-C, which a terminal sends to all processes; their
-        # parent ends them. The tracker is started before, since its start lets interrupts through.
+        # parent ends them. The resource tracker is started before, because its start unblocks
+        # interrupts.
         resource_tracker.ensure_running()
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        # Workers do not import the user's program, which may lack a main guard.
+        # Workers do not import the user's program, because it may lack a main guard.
         program = sys.modules["__main__"]
         sys.modules["__main__"] = ModuleType("__main__")
         try:
             for pool in pools:
-                pool.submit(len, "")  # starts its process
+                pool.submit(len, "")  # starts the process of the pool
         finally:
             sys.modules["__main__"] = program
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -93,7 +98,7 @@ def _results(
     pools: Sequence[ProcessPoolExecutor],
     ahead: int,
 ) -> Iterator[Any]:
-    """Yield the results in order; worker i modulo the number of workers prepares picture i."""
+    """Yield the results in order. Pictures are assigned to the workers in turn."""
     queue: deque[tuple[ImageRef, Future[Any]]] = deque()
     waiting = zip(images, cycle(pools), strict=False)
     while True:
@@ -111,14 +116,15 @@ def _results(
             value = future.result()
         except BrokenProcessPool as error:
             raise BocError(
-                f"a worker process ended at {image.path}, perhaps killed for memory",
-                "repeat the command to continue; if memory is short: <boc extract --set workers=1>",
+                f"a worker process died at {image.path}, possibly because memory ran out",
+                "run the command again to resume; if memory is short, use <boc extract --set "
+                "workers=1>",
             ) from error
         yield _check_result(value)
 
 
 def _begin(pickled: bytes) -> None:
-    """Limit the threads of a worker, and end it when its parent ends."""
+    """Limit the threads of a worker, and make the worker end when its parent ends."""
     parent = parent_process()
     assert parent is not None
 
@@ -137,7 +143,7 @@ _pickled = b""
 
 @cache
 def _unpickle() -> Prepare:
-    """Return ``prepare``, unpickled once per worker."""
+    """Return ``prepare``, which is unpickled once per worker."""
     prepare: Prepare = ForkingPickler.loads(_pickled)
     return prepare
 

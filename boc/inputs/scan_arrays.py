@@ -1,9 +1,10 @@
-"""Read the precomputed arrays of SCAN (Lee et al., ECCV 2018), on which VSRN was trained: one group
-of files per split.
+"""Read the precomputed arrays of SCAN (Lee et al., ECCV 2018), on which VSRN was trained. Each
+split is a group of files.
 
-``NAME_ims.npy`` has the regions of all pictures, float32 (N, 36, 2048). ``NAME_caps.txt`` has 5 N
-captions, one per line and five consecutive captions per picture. ``NAME_ids.txt``, if it exists,
-has one id per picture or per caption. ``NAME`` is train, dev, test or testall.
+``NAME_ims.npy`` contains the regions of all pictures, float32 (N, 36, 2048). ``NAME_caps.txt``
+contains 5 N captions, one per line, with five consecutive captions per picture. The optional file
+``NAME_ids.txt`` contains one id per picture or per caption. ``NAME`` is train, dev, test or
+testall.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ CAPTIONS = 5  # number of captions per picture
 
 
 def is_scan_array(path: Path) -> bool:
-    """Return whether ``path`` has the name of a SCAN array."""
+    """Return whether the file name in ``path`` is the name of a SCAN array."""
     return path.name.endswith(ARRAY)
 
 
 def read_scan(path: Path) -> list[Item]:
-    """Return the pictures and captions of the split whose array is ``path``, pictures first.
+    """Return the pictures, then the captions, of the split whose array is at ``path``.
 
-    The id of a picture is ``NAME/ID``. ID is its line in ``NAME_ids.txt``, if these lines differ
-    for all pictures; otherwise it is its row, counted from 0. There are no picture files:
-    ``content`` is ``path#ROW``, which the region source ``scan`` reads. Raises SourceError for
-    captions that do not belong to the array.
+    The id of a picture is ``NAME/ID``, where ID is the picture's line in ``NAME_ids.txt`` if these
+    lines are all distinct, and otherwise the row number, counted from 0. Because there are no
+    picture files, ``content`` is ``path#ROW``, which the region source ``scan`` reads. Raises
+    SourceError if the captions do not match the array.
     """
     split = path.name.removesuffix(ARRAY)
     beside = path.with_name(f"{split}_caps.txt")
@@ -41,7 +42,7 @@ def read_scan(path: Path) -> list[Item]:
     if len(captions) != CAPTIONS * count:
         raise SourceError(
             f"{beside}: {len(captions)} captions for the {count} pictures of {path.name}, but "
-            f"{CAPTIONS} are needed per picture; give both files of one split",
+            f"{CAPTIONS} are needed per picture; use files from the same split",
         )
     ids = path.with_name(f"{split}_ids.txt")
     lines = [line.strip() for line in _lines(ids)] if ids.is_file() else []
@@ -62,23 +63,23 @@ def read_scan(path: Path) -> list[Item]:
 
 
 def rows_of(path: Path) -> int:
-    """Return the number of pictures in an array. Raises SourceError unless the array has three
-    axes."""
+    """Return the number of pictures in an array. Raises SourceError unless the array is
+    three-dimensional."""
     try:
         shape = np.load(path, mmap_mode="r", allow_pickle=False).shape
     except OSError as error:
         raise SourceError(
-            f"{path}: cannot be read ({error.strerror or error}); fetch it again",
+            f"{path}: cannot be read ({error.strerror or error}); download it again",
         ) from error
     except DAMAGE as error:
-        raise SourceError(f"{path}: not a numpy array; fetch it again") from error
+        raise SourceError(f"{path}: not a NumPy array; download it again") from error
     if len(shape) != 3 or 0 in shape:
         raise SourceError(
-            f"{path}: has the shape {shape}, not (pictures, regions, numbers); give a SCAN array",
+            f"{path}: has shape {shape}, not (pictures, regions, numbers); use a SCAN array",
         )
     return int(shape[0])
 
 
 def _lines(path: Path) -> list[str]:
-    data = file_bytes(path, "it belongs beside the array")
+    data = file_bytes(path, "put the file beside the array")
     return [" ".join(line.split()) for line in text_lines(data.removesuffix(b"\n"), str(path))]

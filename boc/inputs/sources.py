@@ -1,5 +1,5 @@
-"""Sources of items: a folder or archive of pictures, a table of captions, a feature file, or a SCAN
-array."""
+"""Sources of items: folders and archives of pictures, tables of captions, feature files, and SCAN
+arrays."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ UNREAD = (
     ".m2ts",
     ".wmv",
 )
-"""Suffixes of pictures and videos that boc does not read and that ``mimetypes`` does not recognize
+"""Suffixes of pictures and videos that boc does not read and that ``mimetypes`` does not recognise
 on every system."""
 
 UNWANTED = (
@@ -66,17 +66,17 @@ UNWANTED = (
     "*.photoslibrary/resources",
     "*.photolibrary/Thumbnails",
 )
-"""Name patterns of hidden files and folders, and of thumbnails and trash of disks and programs."""
+"""Name patterns of hidden files and folders, thumbnails, and trash folders."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Items of a source in a fixed order, pictures first, then captions.
+    """Items of a source in a fixed order: first pictures, then captions.
 
-    ``file`` is the path of the feature file with the items, or None if they are pictures and plain
-    text. ``types`` are the metadata fields of the items with their types. ``shard`` is the part of
-    the source, such as "3/16", or empty for a whole source. ``closed`` are the id prefixes of
-    pictures in folders that could not be listed.
+    ``file`` is the path of the feature file that contains the items, or None if the items are
+    picture files and plain text. ``types`` maps the metadata fields of the items to their types.
+    ``shard`` is the part of the source, such as "3/16", or empty for a whole source. ``closed``
+    contains the id prefixes of pictures in folders that could not be listed.
     """
 
     items: list[Item]
@@ -86,15 +86,16 @@ class Source:
     closed: tuple[str, ...] = ()
 
     def check_captioned(self) -> None:
-        """Raise SourceError unless there are captions."""
+        """Raise SourceError if there are no captions."""
         if not any(item.modality == "text" for item in self.items):
             raise SourceError(
-                "these pictures have no captions to learn from; give a CSV of image,caption",
+                "these pictures have no captions to learn from; use a CSV of image,caption",
             )
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the items; the same items in the same order and shard give the same digest."""
+        """SHA-256 digest of the items. The same items in the same order and shard have the same
+        digest."""
         digest = hashlib.sha256(self.shard.encode())
         for item in self.items:
             entries: list[Any] = [item.id, item.modality, item.content, item.group]
@@ -105,17 +106,17 @@ class Source:
 
     @cached_property
     def stamp(self) -> str:
-        """SHA-256 of the states of the picture files. The digest differs after a file changes, or
-        after two files swap names."""
+        """SHA-256 digest of the states of the picture files. The digest changes if a file changes,
+        or if two files swap names."""
         images = (system_path(i.content) for i in self.items if i.modality == "image")
         return json_sha256([look(path) or () for path in ([self.file] if self.file else images)])
 
     def part(self, shard: str) -> Source:
-        """Return shard ``I/N``, I from 1 to N: about one picture in N with its captions, in the
-        order of the source.
+        """Return shard ``I/N``, with I from 1 to N. A shard contains about one in N pictures with
+        its captions, in the order of the source.
 
-        The SHA-256 of the picture id decides the shard, so new pictures do not move others. Raises
-        SourceError for an invalid shard.
+        The SHA-256 digest of a picture's id determines its shard, so adding pictures does not move
+        other pictures to another shard. Raises SourceError for an invalid shard.
         """
         number, parts = shard_of(shard)
         if parts == 1:
@@ -142,13 +143,12 @@ def open_source(
     images: Path | None = None,
     exclude: Sequence[str] = (),
 ) -> Source:
-    """Read the list of items at ``path``: a folder, an archive, a table, a feature file or a SCAN
-    array.
+    """Read the list of items in a folder, an archive, a table, a feature file or a SCAN array.
 
-    ``ids`` names a text file with one picture id per line; only the named pictures and their
+    ``ids`` is the path of a text file with one picture id per line; only these pictures and their
     captions are kept, in the order of the source. ``images`` is the folder with the pictures of a
-    table (default: the folder of the table, or ``images`` in it). ``exclude`` are name patterns to
-    leave out besides ``UNWANTED``. Raises SourceError if there are no items.
+    table; default: the folder of the table, or its subfolder ``images``. ``exclude`` lists name
+    patterns to exclude in addition to ``UNWANTED``. Raises SourceError if there are no items.
     """
     if not path.exists():
         raise SourceError(f"{path}: no such file or folder; {ADVICE}")
@@ -173,8 +173,8 @@ def open_source(
     missing = sorted(name for form, name in names.items() if form not in here)
     if not chosen:
         raise SourceError(
-            f"{ids}: the source contains no id of {len(names)} (such as {missing[0]}); list ids of "
-            "its pictures",
+            f"{ids}: none of the {len(names)} ids (such as {missing[0]}) is in the source; list "
+            "ids of its pictures",
         )
     leave_out(f"{ids}: ids that are not in the source", missing)
     return replace(source, items=chosen)
@@ -187,8 +187,8 @@ def open_sources(
     *,
     detachable: bool = False,
 ) -> Source:
-    """Open one source or several folders. For several feature files only ``file`` is set, to the
-    first of them.
+    """Open one source or several folders. For several feature files, only ``file`` is set, to the
+    first file.
 
     ``exclude`` and ``detachable`` are as in ``open_folders``.
     """
@@ -201,22 +201,22 @@ def open_sources(
     for path in paths:
         if path.is_dir() or not is_embeddings(path):
             raise BocError(
-                f"{path} contains no vectors; several sources must all be folders or tar archives, "
-                "or feature files",
+                f"{path} contains no vectors; multiple sources must either all be folders or tar "
+                "archives, or all be feature files",
             )
     return Source([], file=paths[0])
 
 
 def join_sources(one: Source, other: Source) -> Source:
-    """Return the items of two parts of one source, pictures first. Raises SourceError if both parts
-    contain the same picture."""
+    """Join two parts of a source, with pictures first. Raises SourceError if both parts contain the
+    same picture."""
     both = {item.id for item in one.items} & {
         item.id for item in other.items if item.modality == "image"
     }
     if both:
         raise SourceError(
             f"{len(both)} pictures (such as {min(both)}) are in both the training and the "
-            "validation set; keep them apart",
+            "validation set; remove them from one of the sets",
         )
     return replace(
         one,
@@ -236,12 +236,13 @@ def open_folders(
     *,
     detachable: bool = False,
 ) -> Source:
-    """Return the pictures of several folders or archives; their ids begin with the name of their
-    folder.
+    """Return the pictures in several folders or archives. The id of a picture begins with the name
+    of its folder.
 
-    Raises SourceError as ``open_source`` does, and if two folders have the same name or one lies in
-    another. A folder or archive that is missing, empty or unreadable is ``closed`` if it is
-    ``detachable`` and others are available; otherwise it is an error.
+    Raises the same errors as ``open_source``. Also raises SourceError if two folders have the same
+    name, or if a folder is inside another. If a folder or archive is missing, empty or unreadable,
+    it is treated as ``closed`` if it is ``detachable`` and other folders are available; otherwise,
+    SourceError is raised.
     """
     for folder in folders:
         if not detachable or folder.is_file():
@@ -275,19 +276,19 @@ def open_folders(
 
 def _check_folder(folder: Path) -> None:
     if not folder.is_dir() and not (is_archive(folder) and folder.exists()):
-        what = "is no folder" if folder.exists() else "no such folder"
+        what = "not a folder" if folder.exists() else "no such folder"
         raise SourceError(
-            f"{folder}: {what}; several sources must all be folders or tar archives, or feature "
-            "files",
+            f"{folder}: {what}; multiple sources must either all be folders or tar archives, or "
+            "all be feature files",
         )
 
 
 @dataclass
 class Listing:
-    """Contents of a folder as relative paths: files, links to folders, ``unwanted`` names, and
-    ``closed`` folders, which this user cannot list.
+    """Contents of a folder as relative paths: files, links to folders, names that were skipped
+    (``unwanted``), and folders that this user cannot list (``closed``).
 
-    Files are sorted by the parts of their paths; ``linked`` files are links to files.
+    Files are sorted by the components of their paths. ``linked`` contains the files that are links.
     """
 
     files: list[str] = field(default_factory=list)
@@ -298,16 +299,16 @@ class Listing:
 
 
 def listing(folder: Path, exclude: Sequence[str] = UNWANTED) -> Listing:
-    """List ``folder``, or an archive, without names that match a pattern of ``exclude``, ignoring
-    case. A pattern matches the name of a file or folder, or the end of its path. Raises SourceError
-    if the folder itself cannot be listed."""
+    """List ``folder``, or an archive, except names that match a pattern in ``exclude``, ignoring
+    case. A pattern is compared with the name of a file or folder, and with the end of its path.
+    Raises SourceError if the folder itself cannot be listed."""
     result = Listing()
     waiting = [""]
     patterns = []
     for pattern in filter(None, exclude):
         below = "" if pattern[0] == "*" else "(?:.*/)?"
         patterns.append(below + fnmatch.translate(pattern.strip("/")))
-    # Without patterns nothing matches.
+    # Without patterns, there is no match.
     is_unwanted = re.compile("|".join(patterns) or "(?!)", re.IGNORECASE | re.DOTALL).match
     while waiting:
         below = waiting.pop()
@@ -315,7 +316,7 @@ def listing(folder: Path, exclude: Sequence[str] = UNWANTED) -> Listing:
             if is_archive(folder):
                 with open(folder, "rb", opener=opener) as archive:
                     for name in members(archive).places:
-                        # Test the paths of its outer folders and its own path.
+                        # Test the paths of the enclosing folders, then the path itself.
                         paths = accumulate(name.split("/"), "{}/{}".format)
                         if any(map(is_unwanted, paths)):
                             result.unwanted.append(name)
@@ -346,11 +347,11 @@ def listing(folder: Path, exclude: Sequence[str] = UNWANTED) -> Listing:
 
 
 def beginnings(folders: Sequence[Path]) -> list[str]:
-    """Return the id prefix of each folder: empty for a single folder, otherwise the folder name and
-    /.
+    """Return the id prefix for each folder: the folder name and a slash, or an empty prefix if
+    there is only one folder.
 
-    So files with the same name in two folders stay distinct. Raises SourceError if two folders have
-    the same name, or if one lies in another.
+    The prefix distinguishes files with the same name in two folders. Raises SourceError if two
+    folders have the same name, or if a folder is inside another.
     """
     if len(folders) == 1:
         return [""]
@@ -359,24 +360,24 @@ def beginnings(folders: Sequence[Path]) -> list[str]:
     for folder, root in zip(folders, roots, strict=True):
         if root.name in names:
             raise SourceError(
-                f"{folder} and {names[root.name]} have the same name {root.name!r}, which begins "
-                "the ids of their pictures; rename one, or give their parent folder",
+                f"{folder} and {names[root.name]} have the same name {root.name!r}, but the ids "
+                "of pictures begin with this name; rename one of them, or use their parent folder",
             )
         names[root.name] = folder
         for outer in roots:
             if outer in root.parents:
-                raise SourceError(f"{folder} lies in {outer}, which is also a source; leave it out")
+                raise SourceError(f"{folder} is inside {outer}, which is also a source; omit it")
     return [f"{path_text(root.name)}/" for root in roots]
 
 
 def _may_be_picture(suffix: str) -> bool:
-    """Return whether ``suffix`` is a suffix of pictures or videos, or empty."""
+    """Return whether ``suffix`` is empty or a suffix of pictures or videos."""
     kind = mimetypes.guess_type(f"a{suffix}")[0] or ""
     return suffix in {"", *UNREAD} or kind.startswith(("image/", "video/"))
 
 
 def _is_jpeg(path: Path) -> bool:
-    """Return whether a file begins like a JPEG."""
+    """Return whether a file begins with the signature of a JPEG."""
     with suppress(OSError), open(path, "rb", opener=opener) as file:
         return file.read(3) == b"\xff\xd8\xff"
     return False
@@ -388,12 +389,12 @@ def _folder(
     begin: str = "",
     exclude: Sequence[str] = (),
 ) -> Source:
-    """Return the pictures below ``folder``, with ids that start with ``begin``. Captions and
-    metadata in an archive are added to ``table``. Warn about files that are left out."""
+    """Return the pictures below ``folder``, with ids that begin with ``begin``. Captions and
+    metadata in an archive are added to ``table``. Warn about files that are skipped."""
     inside = listing(folder, (*UNWANTED, *exclude))
 
     def suffix(name: str) -> str:
-        """Return ``Path(name).suffix`` in lower case, but faster."""
+        """Return ``Path(name).suffix`` in lower case, without creating a Path."""
         stem, _, last = name.rpartition("/")[2].rpartition(".")
         return f".{last.lower()}" if stem else ""
 
@@ -410,11 +411,11 @@ def _folder(
         if left_out:
             note(f"{folder}: left out {', '.join(left_out)}; {step}")
     for names, what, step in (
-        (inside.unwanted, "hidden or unwanted names", "give such a folder as a source of its own"),
+        (inside.unwanted, "hidden or unwanted names", "pass such a folder as a separate source"),
         (
             inside.links,
             "folders that are links",
-            "give the folder a link leads to as a source of its own",
+            "pass the target of a link as a separate source",
         ),
         (inside.closed, "folders that cannot be listed", "check their permissions"),
     ):
@@ -425,7 +426,7 @@ def _folder(
     items = []
     for name in inside.files:
         if suffix(name) in read:
-            # A dangling link is listed, because reading it raises the error.
+            # A dangling link is included, because reading the link will raise an error.
             path = f"{root}/{name}"
             if name in inside.linked:
                 path = os.path.realpath(path)

@@ -1,7 +1,7 @@
-"""Read tables as spreadsheets save them, with their encodings, separators, and formats of numbers
-and dates.
+"""Read tables saved by spreadsheet programs, which use various encodings, separators, and formats
+for numbers and dates.
 
-A value is read only if it has one possible meaning; a date such as 01/05/2021, which may have two,
+A value is read only if it is unambiguous. A date such as 01/05/2021, which can have two meanings,
 is not read.
 """
 
@@ -39,8 +39,8 @@ class CellError(ValueError):
 
 @dataclass
 class Table:
-    """Open table with a lower-case ``header`` and ``rows``, which are pairs of the place where a
-    row ends, such as "line 3", and its cells."""
+    """Open table with a lower-case ``header``. ``rows`` yields the place where a row ends, such as
+    "line 3", and the cells of the row."""
 
     header: list[str]
     rows: Iterator[tuple[str, list[str]]]
@@ -48,17 +48,16 @@ class Table:
 
 
 def open_table(path: Path, faults: list[str], fits: Callable[[list[str]], bool]) -> Table:
-    """Open a CSV in UTF-8 or UTF-16. Its line ``sep=`` names the separator of cells; without this
-    line, the separator is a comma, a semicolon or a tab, the first with which the header ``fits``.
-
-    Empty rows are left out; lines that cannot be read are added to ``faults``. Raises SourceError
-    if the file cannot be read.
+    """Open a CSV file in UTF-8 or UTF-16. An initial line ``sep=`` declares the separator. Without
+    this line, a comma, a semicolon and a tab are tried in turn until the header ``fits``. Empty
+    rows are skipped, and lines that cannot be read are added to ``faults``. Raises SourceError if
+    the file cannot be read.
     """
     data = file_bytes(path, "name a CSV file")
-    # UTF-16 begins with a byte order mark, or with a letter of the header, which has a NUL byte.
+    # UTF-16 begins with a byte order mark, or with a letter, which includes a NUL byte.
     if {0, 0xFE, 0xFF}.intersection(data[:2]):
         text = data.decode("utf-16-be" if data[0] in (0, 0xFE) else "utf-16-le", errors="replace")
-        # An invalid character makes its cell unusable, as in UTF-8.
+        # A cell that contains an invalid character cannot be used, as in UTF-8.
         data = text.replace("\ufffd", "\udcff").encode(errors="surrogateescape")
     data = data.removeprefix(BOM)
     lines = [line.decode(errors="surrogateescape") for line in data.splitlines(keepends=True)]
@@ -100,15 +99,15 @@ def _rows(
             if "field limit" in str(error):
                 most = csv.field_size_limit()
                 fault = (
-                    f"a cell has more than {most:,} characters; shorten it, or close the quotes "
-                    "where it should end"
+                    f"a cell has more than {most:,} characters; shorten it, or add a missing "
+                    "closing quote"
                 )
             faults.append(f"line {begin}: {fault}")
 
 
 def column_reader(kind: FieldType, cells: Iterable[str], separator: str) -> Callable[[str], str]:
-    """Return a function that reads a value of a column; dates and numbers are read in the format
-    that all ``cells`` together show."""
+    """Return a function that reads a value of a column. The format of dates and numbers is inferred
+    from all ``cells`` of the column."""
     values = (value.strip() for cell in cells for value in cell.split("|"))
     if kind == "date":
         return partial(plain_date, order=order_of(values))
@@ -118,8 +117,8 @@ def column_reader(kind: FieldType, cells: Iterable[str], separator: str) -> Call
 
 
 def order_of(cells: Iterable[str]) -> str:
-    """Return the part that comes first in the dates of a column, "day" or "month", if some dates
-    show it: a part above 12 is a day."""
+    """Return which part comes first in the dates of a column, "day" or "month", if this can be
+    inferred: a number above 12 must be a day."""
     firsts = set()
     for match in map(_DATE.fullmatch, cells):
         if match and len(match[4]) == 4:
@@ -131,9 +130,8 @@ def order_of(cells: Iterable[str]) -> str:
 
 
 def mark_of(cells: set[str], separator: str) -> str:
-    """Return the decimal mark of a column, if some of its numbers show it. Otherwise the mark is a
-    comma if semicolons separate the cells, and a point if not, unless the other mark also
-    occurs."""
+    """Return the decimal mark of a column if its numbers reveal it. Otherwise, the mark is a comma
+    if semicolons separate the cells, and a point if not, unless the other mark occurs as well."""
     marks = {"".join(_readings(cell)) for cell in cells} & {".", ","}
     usual = ",." if separator == ";" else ".,"
     if usual[1] not in "".join(cells):
@@ -142,19 +140,19 @@ def mark_of(cells: set[str], separator: str) -> str:
 
 
 def plain_number(text: str, mark: str) -> str:
-    """Return a number as programs write it, or the text itself if it is not a number. Raises
-    CellError if its mark may separate thousands."""
+    """Return a number in the format of programming languages, or the text itself if it is not a
+    number. Raises CellError if the mark may be a thousands separator."""
     readings = _readings(text)
     values = sorted(set(readings.values()))
     if len(values) > 1 and mark not in readings:
         part, whole = values
-        raise CellError(f"{text!r} may be {part} or {whole}; write {part}0 or {whole}")
+        raise CellError(f"{text!r} may mean {part} or {whole}; write {part}0 or {whole}")
     return readings.get(mark, [*values, text][0])
 
 
 def _readings(text: str) -> dict[str, str]:
-    """Return the possible values of a number by its decimal mark; the other mark separates
-    thousands."""
+    """Return the possible values of a number for each decimal mark; the other mark is then the
+    thousands separator."""
     text = _SPACES.sub("", text)
     return {
         mark: text.replace(other, "").replace(mark, ".")
@@ -164,11 +162,11 @@ def _readings(text: str) -> dict[str, str]:
 
 
 def plain_date(text: str, order: str) -> str:
-    """Return a date as ISO 8601, or the text itself if spreadsheets do not write such dates. Raises
-    CellError if the month, century or calendar is uncertain."""
+    """Return a date in ISO 8601, or the text itself if it is not a date format of spreadsheets.
+    Raises CellError if the month, century or calendar is ambiguous."""
     match = _DATE.fullmatch(text)
     if re.fullmatch(r"\d{5}(?:[.,]\d+)?", text):
-        raise CellError(f"{text!r} may be the number of a day; write 2021-05-01")
+        raise CellError(f"{text!r} may be a date stored as a number; write 2021-05-01")
     if match is None:
         return text
     first, sign, second, third, hour, minute, seconds, half = match.groups()
@@ -183,7 +181,7 @@ def plain_date(text: str, order: str) -> str:
         if leading == "month":
             parts = [third, first, second]
         elif not leading and int(first) != int(second):
-            raise CellError(f"the month of {text!r} may be either number; write 2021-05-01")
+            raise CellError(f"the month of {text!r} is ambiguous; write 2021-05-01")
     moment = "-".join(f"{part:0>2}" for part in parts)
     if hour is None:
         return moment

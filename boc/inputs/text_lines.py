@@ -1,5 +1,5 @@
-"""Read lines and tables exactly: ids may begin and end with spaces, and contain characters that
-Python takes for line ends."""
+"""Read lines and tables exactly. Ids may begin or end with spaces, and may contain characters that
+Python would treat as line ends."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ BOM = b"\xef\xbb\xbf"
 
 
 def read_ids(path: Path) -> list[str]:
-    """Return the ids in a file, one per line. Empty lines are skipped; lines that are not UTF-8 are
-    skipped with a warning.
+    """Return the ids in a file with one id per line. Empty lines are skipped, and lines that are
+    not UTF-8 are skipped with a warning.
 
     Raises SourceError if the file cannot be read or is empty.
     """
@@ -23,16 +23,16 @@ def read_ids(path: Path) -> list[str]:
     ids = [line for line in text_lines(data, str(path), faults) if line]
     if not ids:
         raise SourceError(
-            f"{path}: lists no ids{''.join(f' ({fault})' for fault in faults[:1])}; give one id "
-            "per line",
+            f"{path}: contains no ids{''.join(f' ({fault})' for fault in faults[:1])}; write one "
+            "id per line",
         )
     leave_out(str(path), faults)
     return ids
 
 
 def file_bytes(path: Path, step: str) -> bytes:
-    """Return the bytes of a file. Raises SourceError with the next ``step`` if it cannot be
-    read."""
+    """Return the bytes of a file. If the file cannot be read, raises a SourceError that ends with
+    the next ``step``."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -44,8 +44,8 @@ def text_lines(data: bytes, name: str, faults: list[str] | None = None) -> list[
     r"""Return the lines of ``data``, which is UTF-8 with or without a byte order mark. Lines end
     only at \n or \r\n.
 
-    Raises SourceError, which names ``name`` and the line, for a line that is not UTF-8. If
-    ``faults`` are given, the line is left out and added to them instead.
+    For a line that is not UTF-8, raises a SourceError that contains ``name`` and the line. With
+    ``faults``, the line is skipped and reported in ``faults`` instead.
     """
     decoded = []
     for number, line in enumerate(data.removeprefix(BOM).split(b"\n"), 1):
@@ -60,9 +60,9 @@ def text_lines(data: bytes, name: str, faults: list[str] | None = None) -> list[
 
 
 def json_lines(path: Path, faults: list[str]) -> Iterator[tuple[str, Any]]:
-    """Yield pairs of a place, such as "line 3", and a value in a JSON Lines file. Lines that cannot
+    """Yield each value in a JSON Lines file, after its place, such as "line 3". Lines that cannot
     be read are added to ``faults``. Raises SourceError if the file cannot be read."""
-    from boc.foreign import parse_json  # imports numpy, which shell completion does not need
+    from boc.foreign import parse_json  # imports NumPy, which shell completion does not need
 
     try:
         with path.open("rb") as file:
@@ -72,16 +72,16 @@ def json_lines(path: Path, faults: list[str]) -> Iterator[tuple[str, Any]]:
                     if text:
                         yield f"line {number}", parse_json(text)
                 except ValueError as error:
-                    faults.append(f"line {number}: no JSON in UTF-8 ({error})")
+                    faults.append(f"line {number}: not JSON in UTF-8 ({error})")
     except OSError as error:
         check_system(path, error, SourceError)
         raise SourceError(
-            f"{path}: cannot be read ({error.strerror or error}); give another file",
+            f"{path}: cannot be read ({error.strerror or error}); use another file",
         ) from error
 
 
 def check_text(text: str) -> str | None:
-    """Return the reason why a text cannot be stored, or None."""
+    """Return the reason why a text cannot be stored, or None if it can."""
     if "\0" in text:
         return "a NUL character, which cannot be stored; remove it"
     if text.encode(errors="ignore").decode() != text:

@@ -1,9 +1,10 @@
-"""Read vectors in file formats of other programs, with ids and captions from files beside them.
+"""Read vectors in the file formats of other programs, with ids and captions from files beside them.
 
-The formats are ``.npy`` of numpy, the HDF5 of ann-benchmarks (``train``), ``.fvecs`` of TEXMEX, and
-``.fbin`` and ``.u8bin`` of big-ann-benchmarks. Beside X.npy, ``X.ids.txt`` has one id per line. For
-vectors of sentences, ``X.txt`` has one sentence per line, after the id of its picture and a tab;
-without these ids, each picture in turn has the same number of sentences.
+The formats are NumPy's ``.npy``, the HDF5 format of ann-benchmarks (``train``), ``.fvecs`` of
+TEXMEX, and ``.fbin`` and ``.u8bin`` of big-ann-benchmarks. A file ``X.ids.txt`` beside X.npy
+contains one id per line. For vectors of sentences, ``X.txt`` contains one sentence per line,
+preceded by the id of its picture and a tab. If these ids are missing, consecutive sentences are
+assigned to the pictures in turn, with the same number for each picture.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from boc.inputs.text_lines import read_ids, text_lines
 
 @dataclass
 class VectorRows:
-    """Rows of a file, an array (n, d), with ids, sentences, and the sentences' picture ids, each
-    None if the file lacks them. With ``exact``, vector lengths count."""
+    """Rows of a file as an array (n, d), with ids, sentences, and the picture ids of the sentences,
+    each of which may be None. If ``exact`` is True, the lengths of the vectors are significant."""
 
     path: Path
     rows: Any
@@ -39,10 +40,10 @@ class VectorRows:
 
 
 def has_vectors(path: Path) -> bool:
-    """Return whether a file has vectors in a format of another program, judged by its name and its
-    beginning."""
+    """Return whether a file contains vectors in the format of another program, judging by its name
+    and first bytes."""
     if path.suffix in (".h5", ".hdf5"):
-        # The reader of feature files reports damage.
+        # The reader for feature files will report the damage.
         with suppress(OSError), h5py.File(path, "r") as file:
             return "train" in file and "format" not in file.attrs
         return False
@@ -50,7 +51,7 @@ def has_vectors(path: Path) -> bool:
 
 
 def read_vectors(path: Path) -> VectorRows:
-    """Read a file of vectors; dense vectors stay on disk if the format allows it. Raises
+    """Read a file of vectors. Dense vectors stay on disk if the format allows it. Raises
     SourceError for a damaged file."""
     try:
         part = READERS[path.suffix](path)
@@ -64,7 +65,7 @@ def read_vectors(path: Path) -> VectorRows:
                 part.owners = [cell[0] for cell in cells]
         if part.rows.ndim != 2 or not part.rows.size or part.rows.dtype.kind not in "fiu":
             raise ValueError(
-                f"an array {part.rows.shape} of {part.rows.dtype}, not (n, d) of numbers",
+                f"an array {part.rows.shape} of type {part.rows.dtype}, not numbers (n, d)",
             )
         for what, values in (("ids", part.ids), ("sentences", part.sentences)):
             if values is not None and len(values) != part.rows.shape[0]:
@@ -72,7 +73,8 @@ def read_vectors(path: Path) -> VectorRows:
     except DAMAGE as error:
         check_system(path, error, SourceError)
         raise SourceError(
-            f"{path}: cannot be read as vectors ({error}); correct it, or write it as .npy",
+            f"{path}: cannot be read as vectors ({error}); correct the file, or save the "
+            "vectors as .npy",
         ) from error
     return part
 
@@ -90,7 +92,7 @@ def _ann(path: Path) -> VectorRows:
         if isinstance(distance, bytes):
             distance = distance.decode()
         if distance not in ("angular", "cosine", "dot", "ip"):
-            raise ValueError(f"its distance {str(distance)!r} is not an inner product")
+            raise ValueError(f"the distance {str(distance)!r} is not an inner product")
         return VectorRows(path, rows[:], exact=distance in ("dot", "ip"))
 
 
@@ -103,7 +105,7 @@ def _bin(path: Path) -> VectorRows:
     shape = tuple(np.fromfile(path, "<u4", 2).tolist())
     kind = np.dtype({".fbin": "<f4", ".u8bin": "u1"}[path.suffix])
     if 8 + math.prod(shape) * kind.itemsize > path.stat().st_size:
-        raise ValueError(f"it has fewer bytes than {shape} numbers take")
+        raise ValueError(f"the file is too small for an array of shape {shape}")
     return VectorRows(path, np.memmap(path, kind, "r", 8, shape))
 
 

@@ -1,8 +1,8 @@
-"""Read texts that people wrote about a picture: XMP in the file or beside it, IPTC, and texts of
-EXIF.
+"""Read texts that people wrote about a picture: XMP in the file or beside it, IPTC, and EXIF texts.
 
-Lightroom, digiKam, darktable and Apple Photos write the entries that are read here. Anybody can
-write arbitrary entries, so little is read, and values that do not match a field are left out.
+Lightroom, digiKam, darktable and Apple Photos write the entries that are read here. Because anybody
+can write arbitrary entries, the amount of data is limited, and values that do not match a field are
+skipped.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ FIELDS: dict[str, FieldType] = {
     "place": "keyword",
     "rating": "integer",
 }
-"""Types of the fields. ``written`` joins the title, the description, and all keywords, people and
-places, for full-text search; ``rating`` is 1 to 5."""
+"""Types of the fields. For full-text search, ``written`` combines the title, the description, and
+all keywords, people and places. ``rating`` is 1 to 5."""
 
-BYTES = 1 << 18  # largest number of bytes of XMP that are read
-LONGEST = 1000  # largest number of characters of a text
+BYTES = 1 << 18  # maximum size of XMP in bytes
+LONGEST = 1000  # maximum length of a text in characters
 
 _RDF = "{http://www.w3.org/1999/02/22-rdf-syntax-ns#}"
 _XMP = {
@@ -65,8 +65,8 @@ _ANGLE = re.compile(r"(\d{1,3}),(\d{1,2}(?:\.\d+)?)(?:,(\d{1,2}(?:\.\d+)?))?([NS
 
 def texts_of(path: Path, image: ImageFile, exif: Mapping[int, Any]) -> dict[str, list[str]]:
     """Return the texts of a picture by kind: title, description, keywords, people, place, rating,
-    taken, latitude, longitude. Each kind is taken from the first source that has it: a file beside
-    the picture (``a.jpg.xmp``, ``a.xmp``), XMP in the picture, IPTC, EXIF."""
+    taken, latitude, longitude. For each kind, the first source that contains it is used, in this
+    order: a file beside the picture (``a.jpg.xmp``, ``a.xmp``), XMP in the picture, IPTC, EXIF."""
     from PIL.IptcImagePlugin import getiptcinfo
 
     sources = list(map(_xmp_beside, sidecars(path)))
@@ -80,7 +80,7 @@ def texts_of(path: Path, image: ImageFile, exif: Mapping[int, Any]) -> dict[str,
 
 
 def written_facts(texts: Mapping[str, list[str]]) -> dict[str, Any]:
-    """Return the values of ``FIELDS`` that follow from ``texts``."""
+    """Return the values of ``FIELDS`` that can be derived from ``texts``."""
     facts: dict[str, Any] = {}
     words = [*texts.get("title", [])[:1], *texts.get("description", [])[:1]]
     for name in ("keywords", "people", "place"):
@@ -98,8 +98,8 @@ def written_facts(texts: Mapping[str, list[str]]) -> dict[str, Any]:
 
 
 def degrees(text: str) -> float | None:
-    """Convert a latitude or longitude in the notation of XMP, ``41,54.1N``, to degrees; return None
-    if it is invalid."""
+    """Convert a latitude or longitude from XMP notation, such as ``41,54.1N``, to degrees. Return
+    None if the text is invalid."""
     match = _ANGLE.fullmatch(text)
     if match is None:
         return None
@@ -111,8 +111,8 @@ def degrees(text: str) -> float | None:
 
 
 def sidecars(path: Path | str) -> list[str]:
-    """Return the paths of files of XMP beside a picture, whether or not they exist; the first file
-    counts before the second."""
+    """Return the paths of the XMP files beside a picture, whether or not they exist. The first file
+    takes precedence over the second."""
     return [f"{path}.xmp", f"{splitext(path)[0]}.xmp"]  # noqa: PTH122
 
 
@@ -123,11 +123,11 @@ def _xmp_beside(path: str) -> dict[str, list[str]]:
 
 
 def _xmp(data: bytes | str) -> dict[str, list[str]]:
-    """Return the texts in XMP. Return no texts if the XMP is damaged, too large, or has entities,
-    which could expand."""
+    """Return the texts in XMP data. Return no texts if the data is damaged, too large, or contains
+    entities, which could expand without limit."""
     if isinstance(data, str):
         data = data.encode()
-    # NUL bytes are removed to recognize the mark also in UTF-16.
+    # Remove NUL bytes, so that the signature is recognised in UTF-16 as well.
     if len(data) > BYTES or b"<!DOCTYPE" in data.replace(b"\0", b""):
         return {}
     with suppress(ElementTree.ParseError, ValueError, LookupError):
@@ -136,19 +136,20 @@ def _xmp(data: bytes | str) -> dict[str, list[str]]:
 
 
 def _entries(root: ElementTree.Element) -> Iterator[tuple[str | None, Any]]:
-    """Yield the name of each wanted property, an attribute or an element, and its text or list of
-    texts."""
+    """Yield the name of each property that is used, and its text or list of texts. A property is an
+    attribute or an element."""
     for element in root.iter():
         for name, value in element.attrib.items():
             yield _XMP.get(name), value
         if element.tag in _XMP:
-            # Only its own list is read, since nested lists would take quadratic time.
+            # Read only the direct list of the element, because nested lists would take quadratic
+            # time.
             listed = [each.text for each in element.findall(f"*/{_RDF}li")]
             yield _XMP[element.tag], listed or element.text
 
 
 def _pairs(entries: Iterable[tuple[str | None, Any]]) -> dict[str, list[str]]:
-    """Return the texts of some entries by name, without empty texts."""
+    """Return the texts of entries by name, without empty texts."""
     texts: dict[str, list[str]] = {}
     for name, value in entries:
         for each in value if isinstance(value, list) else [value]:
@@ -159,12 +160,12 @@ def _pairs(entries: Iterable[tuple[str | None, Any]]) -> dict[str, list[str]]:
 
 
 def plain(value: object) -> str:
-    """Return a value as text in one line. Bytes are read as UTF-8 or, if they are not UTF-8, as
-    Latin-1, as Pillow reads EXIF."""
+    """Return a value as a single line of text. Bytes are decoded as UTF-8 or, if they are not valid
+    UTF-8, as Latin-1, as in Pillow's EXIF."""
     text = str(value) if isinstance(value, (str, int)) else ""
     if isinstance(value, bytes):
         text = value.decode("latin-1")
     with suppress(UnicodeError):
         text = text.encode("latin-1").decode()
-    # A bar separates the values of a filter.
+    # Replace bars, because bars separate the values of a filter.
     return nfc(printable(text.partition("\0")[0][:LONGEST].replace("|", "/")))

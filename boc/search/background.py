@@ -1,5 +1,5 @@
-"""Sample an index as the background of its scores. The sample's scores show the usual score for a
-query; cosines of sampled pairs determine the threshold for near-duplicates."""
+"""Sample an index to learn which scores are usual for a query. The cosines of sampled pairs
+determine the threshold for near-duplicates."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from boc.rerank.dot import dot
 from boc.types import Embeddings, Rescore, StoredConcepts
 from boc.vectors import Floats
 
-# largest distance of near-duplicates, relative to random pairs (docs/howto/duplicates.md)
+# maximum distance of near-duplicates, relative to random pairs (docs/howto/duplicates.md)
 NEAR = 0.2
 SIZE = 1000  # items in the sample
-SETS = 100  # sampled items whose concept sets are read
-ALIKE = 1e-6  # standard deviation caused by rounding alone
+SETS = 100  # number of sampled items whose concept sets are read
+ALIKE = 1e-6  # standard deviation that rounding alone can cause
 
 
 def usual_cosine(vectors: Floats) -> float:
-    """Return the median cosine of each row of ``vectors`` (n, d) and the next row, at most 1."""
+    """Return the median of the cosines between consecutive rows of ``vectors`` (n, d), at most
+    1."""
     if len(vectors) < 2:
         return 1.0
     return min(float(np.median((vectors[:-1] * vectors[1:]).sum(axis=1))), 1.0)
@@ -31,8 +32,8 @@ def usual_cosine(vectors: Floats) -> float:
 
 @dataclass
 class Background:
-    """Sample of the items of one modality, drawn on first use. An unchanged index always has the
-    same sample."""
+    """Sample of the items of one modality, drawn on first use. As long as the index does not
+    change, the sample stays the same."""
 
     index: Engine
     modality: Modality
@@ -43,16 +44,17 @@ class Background:
 
     @cached_property
     def vectors(self) -> Floats:
-        """The vectors of the sample, float32 (n, d)."""
+        """Vectors of the sample, float32 (n, d)."""
         return self.index.vectors(self._ids).astype(np.float32)
 
     @cached_property
     def near(self) -> float:
-        """The minimum cosine of near-duplicates: 1 - NEAR * (1 - c), where c is the usual cosine.
+        """Minimum cosine of near-duplicates: 1 - NEAR * (1 - c), where c is the usual cosine.
 
-        The threshold therefore suits encoders whose vectors all lie close together, and collections
-        on a single subject. The usual cosine in the manifest is the same in all back ends. If an
-        index has no usual cosine, or has grown since the measurement, the sample is measured.
+        The threshold therefore also works for encoders whose vectors are all close together, and
+        for collections on a single subject. The usual cosine comes from the manifest, so it is the
+        same in all back ends. If the manifest does not contain it, or if the index has grown since
+        the measurement, the cosine of the sample is measured instead.
         """
         manifest = self.index.manifest
         usual = manifest.usual.get(self.modality)
@@ -65,14 +67,14 @@ class Background:
         return self.index.concepts(self._ids[:SETS])
 
     def scores(self, query: Embeddings, metric: Metric) -> Floats:
-        """Return the scores (n,) of items of the sample for a ``query`` of one row. An alignment
-        scores a hundred of the items."""
+        """Return the scores (n,) of sampled items for a ``query`` of one row. For an alignment,
+        only a hundred of the items are scored."""
         if metric == "dot":
             return dot(query.vectors[0], self.vectors)
         return alignment_scores(Rescore(metric, query, 0), 0, self._concepts, self.modality)
 
     def standard_deviation(self, query: Embeddings, metric: Metric) -> float:
-        """Return the standard deviation of the scores; 1 if all scores are equal."""
+        """Return the standard deviation of the scores, or 1 if all scores are equal."""
         scores = self.scores(query, metric)
         if len(scores) > 1 and (deviation := float(scores.std(dtype=np.float64))) > ALIKE:
             return deviation

@@ -1,4 +1,4 @@
-"""Read a query that is a date, in the forms that people type."""
+"""Recognise queries that are dates, in the formats that people type."""
 
 import re
 from contextlib import suppress
@@ -9,11 +9,11 @@ _FORMS = ("Y", "Y m", "m Y", "b Y", "B Y", "Y m d", "d m Y", "d b Y", "d B Y", "
 
 
 def read_date(text: str) -> str:
-    """Return the year, month or day that ``text`` means, as the value of a filter; empty if
-    ``text`` is not a date.
+    """Return the year, month or day that ``text`` denotes, as a filter value. Return an empty
+    string if ``text`` is not a date.
 
-    Dots follow a day. Slashes may follow a day or a month; if both are possible, the value has two
-    days.
+    In dates with dots, the day comes first. In dates with slashes, either the day or the month may
+    come first; if both are possible, the value contains both dates.
 
     >>> read_date("1.5.2024"), read_date("01/05/2024"), read_date("May 2024")
     ('2024-05-01', '2024-05-01|2024-01-05', '2024-05')

@@ -1,4 +1,4 @@
-"""Present the hits of a query as a list, a table, or pictures in a notebook."""
+"""Present the hits for a query as a list, as a table, or as pictures in a notebook."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from boc.inputs.file_facts import visible_fields
 from boc.inputs.images import thumbnail_uri
 from boc.types import Hit, HitList
 
-MOST = 60  # largest number of hits shown in a notebook
-SIDE = 180  # side of a notebook thumbnail in pixels
+MOST = 60  # maximum number of hits shown in a notebook
+SIDE = 180  # size of a notebook thumbnail in pixels
 GRID = "display:grid;gap:10px;grid-template-columns:repeat(auto-fill,minmax(180px,1fr))"
 
 
 class Hits(HitList):
-    """Sequence of ``Hit`` objects for a query, best first. Items are read when a hit is accessed. A
-    notebook shows hits as thumbnails.
+    """Sequence of ``Hit`` objects for a query, best first. Items are read when a hit is first
+    accessed. Notebooks display the hits as thumbnails.
 
-    ``notes`` explain how the sentence was read, which of its words the encoder hardly knows, and
-    why the list is empty.
+    ``notes`` explains how the sentence was interpreted, which of its words the encoder barely
+    knows, and why the list is empty.
     """
 
     def __init__(
@@ -35,15 +35,16 @@ class Hits(HitList):
         self.notes = list(notes)
 
     def to_pandas(self) -> Any:
-        """Return a pandas DataFrame with a row per hit, and columns for ``Hit.to_dict`` and each
-        metadata field.
+        """Return a pandas DataFrame with one row per hit. The columns are the entries of
+        ``Hit.to_dict`` and the metadata fields.
 
-        A field with the name of another column is left out. Raises BocError without pandas.
+        A field is omitted if its name is the name of another column. Raises BocError if pandas is
+        not installed.
         """
         try:
             import pandas as pd
         except ImportError:
-            raise BocError("to_pandas needs pandas; install it: pip install pandas") from None
+            raise BocError("to_pandas needs pandas; install it with: pip install pandas") from None
         rows = [{**visible_fields(hit.fields), **hit.to_dict()} for hit in self]
         columns = dict.fromkeys(chain(["id", "modality", "score", "content"], *rows))
         return pd.DataFrame(rows, columns=[name for name in columns if name != "fields"])
@@ -54,8 +55,8 @@ class Hits(HitList):
 
 
 def figures(hits: Sequence[Hit], side: int = 320, tag: str = "li") -> str:
-    """Return hits as HTML, each as a sentence, or as a thumbnail of at most ``side`` pixels, with
-    its id and score."""
+    """Return hits as HTML: each hit as a sentence or as a thumbnail of at most ``side`` pixels,
+    with the id and the score."""
     return "\n".join(
         f"<{tag}>{_figure(rank, hit, side)}</{tag}>" for rank, hit in enumerate(hits, 1)
     )

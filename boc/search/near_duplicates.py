@@ -1,4 +1,4 @@
-"""Group near-duplicates under one hit."""
+"""Group near-duplicates under a single hit."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from boc.plugins import Engine
 from boc.types import Hit
 from boc.vectors import Floats
 
-# candidates per hit for choosing distinct hits; more if too few hits remain
+# initial number of candidates per hit for the selection of distinct hits
 POOL = 4
-# Number of hits searched for distinct hits, in a fifth of a second, unless POOL per hit is more.
+# Maximum number of hits among which distinct hits are searched, unless POOL per hit is more. The
+# search takes a fifth of a second.
 DEEPEST = 4_000
-BLOCK = 128  # hits compared together
+BLOCK = 128  # hits per comparison
 
 
 def select_distinct(
@@ -25,9 +26,9 @@ def select_distinct(
     k: int,
     near: float,
 ) -> list[Hit]:
-    """Return at most k hits from ``ask(depth)``, best first, whose cosines with each other are
-    below ``near``."""
-    # Hits are chosen from at least a page, so that a hit's duplicates do not depend on k.
+    """Return at most k hits from ``ask(depth)``, best first, whose pairwise cosines are below
+    ``near``."""
+    # Select the hits from at least a page, so that the duplicates of a hit do not depend on k.
     wanted = max(k, PAGE)
     depth = min(POOL * wanted, wanted + 1000)
     deepest = max(DEEPEST, POOL * wanted)
@@ -35,7 +36,7 @@ def select_distinct(
     distinct: list[Hit] = []
     while True:
         deeper = ask(depth)
-        # Only the rest of a list that begins as the shorter list is compared.
+        # If a list begins with the shorter list, compare only the rest of the list.
         begun = len(hits) if deeper[: len(hits)] == hits else 0
         hits = deeper
         distinct = [*distinct[:begun], *hits[begun:]]
@@ -52,11 +53,11 @@ def collapse(
     threshold: float,
     most: int,
 ) -> list[Hit]:
-    """Put near-duplicates under their best hit; return the first ``most`` hits that remain, with
-    the ids of the others, and with the duplicates that both already have.
+    """Group near-duplicates under their best hit. Return the first ``most`` remaining hits with the
+    ids of their duplicates, including existing duplicates.
 
-    Hits are near-duplicates if their ``vectors`` (n, d) have a cosine of at least ``threshold``.
-    Each duplicate is assigned to the best hit near it.
+    Hits are near-duplicates if the cosine of their ``vectors`` (n, d) is at least ``threshold``.
+    Each duplicate is assigned to the best hit that it duplicates.
     """
     duplicates: dict[int, list[str]] = {}
     remaining = np.empty_like(vectors[:most])

@@ -1,4 +1,4 @@
-"""Define search options."""
+"""Search options and their validation."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 Filters: TypeAlias = str | Filter | Sequence[str | Filter] | None
-"""Conditions on metadata fields: texts such as "width>10", values, or several of them."""
+"""One or more conditions on metadata fields: strings such as "width>10", or Filter values."""
 
-MOST = 2**31  # largest number of hits per query
+MOST = 2**31  # upper limit on the number of hits per query
 
 _KINDS: dict[str, tuple[type, str]] = {
     "k": (Integral, "a whole number, such as 10"),
@@ -35,7 +35,7 @@ _KINDS: dict[str, tuple[type, str]] = {
     "sort": (str, "the name of a field, such as -taken"),
     "collapse": (bool, "True or False"),
 }
-"""The type of each option, and how to write it."""
+"""The type of each option, and a description of valid values."""
 
 
 class MoreKeywords(TypedDict, total=False):
@@ -59,31 +59,32 @@ class SearchKeywords(MoreKeywords, total=False):
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """Search options. Raises BocError for a value out of range, and for values that exclude each
-    other.
+    """Search options. Raises BocError for values that are out of range or mutually exclusive.
 
     Parameters
     ----------
     k : int, default=10
         Number of hits per query, at least 1.
     rm : float, optional
-        Candidates to re-rank per hit: ``rm`` * k candidates. At least 1; default: the index's.
+        Number of candidates per hit, at least 1: the best ``rm`` * k candidates are re-ranked.
+        Default: the value of the index.
     find : "image" or "text", optional
-        Kind of the hits; default: "image" if the index has pictures.
+        Modality of the hits; default: "image" if the index contains pictures.
     rerank : str, optional
-        Metric for re-ranking, one of ``boc.names.METRICS``; default: the index's metric.
+        Metric for re-ranking, one of ``boc.names.METRICS``; default: the metric of the index.
     filters : str, Filter, or sequence of these
-        Conditions on metadata fields, such as "width>10"; all must hold. If no item meets all
-        conditions "=" on one field, one is enough.
+        Conditions on metadata fields, such as "width>10". Hits must meet all conditions, except
+        that if no item meets all "=" conditions on the same field, one of them is sufficient.
     hybrid : "rrf", optional
-        Fuse the re-ranked hits with the hits of BM25 over the words of a sentence, by reciprocal
-        ranks.
+        Combine the re-ranked hits with the hits of a BM25 search for the words of the sentence, by
+        reciprocal rank fusion.
     query_z : int, optional
-        Number of query terms to keep, at least 1: the terms with the largest weights; default: all.
+        Number of query terms to keep, at least 1; the terms with the largest weights are kept.
+        Default: all terms.
     sort : str, optional
-        Metadata field that orders the hits, ascending, or descending after a minus: "-taken". The
-        hits are still the ``k`` items with the best scores; hits without a value come last.
-        Default: order by score.
+        Metadata field by which the hits are sorted, in ascending order, or in descending order
+        after a minus, as in "-taken". The hits are still the ``k`` items with the best scores; hits
+        without a value come last. By default, hits are sorted by score.
     collapse : bool, default=False
         Group near-duplicates under the best hit of each group.
     """
@@ -108,8 +109,8 @@ class SearchOptions:
         if self.find is not None and self.find not in MODALITIES:
             raise BocError(f"find must be image or text, got {self.find!r}")
         if not 1 <= self.k < MOST:
-            rule = "at least 1" if self.k < 1 else f"below {MOST:,}"
-            raise BocError(f"k must be {rule}, got {self.k}; ask for one hit or more")
+            rule = "at least 1" if self.k < 1 else f"less than {MOST:,}"
+            raise BocError(f"k must be {rule}, got {self.k}; request at least one hit")
         if self.rm is not None and not 1 <= self.rm < math.inf:
             raise BocError(
                 f"rm must be at least 1 (candidates per hit), got {self.rm:g}; leave it out for "
@@ -117,13 +118,13 @@ class SearchOptions:
             )
         if self.query_z is not None and self.query_z < 1:
             raise BocError(
-                f"query_z must be at least 1 (terms kept of a query), got {self.query_z}; leave it "
+                f"query_z must be at least 1 (query terms to keep), got {self.query_z}; leave it "
                 "out",
             )
         if self.rerank is not None:
             check_metric(self.rerank)
         if self.hybrid is not None and self.hybrid not in HYBRIDS:
-            raise BocError(f"no hybrid search {self.hybrid!r}; known: {', '.join(HYBRIDS)}")
+            raise BocError(f"unknown hybrid search {self.hybrid!r}; known: {', '.join(HYBRIDS)}")
 
     @classmethod
     def of(
@@ -132,11 +133,11 @@ class SearchOptions:
         /,
         **keywords: Unpack[SearchKeywords],
     ) -> SearchOptions:
-        """Return ``options`` with keyword arguments overriding its fields."""
+        """Return ``options`` with fields overridden by keyword arguments."""
         if options is not None and not isinstance(options, cls):
             raise BocError(
-                f"options must be SearchOptions, got {type(options).__name__}; or give "
-                "options such as k=5",
+                f"options must be SearchOptions, got {type(options).__name__}; or pass keyword "
+                "arguments such as k=5",
             )
         if options is None:
             return cls(**keywords)
@@ -144,7 +145,7 @@ class SearchOptions:
 
     @property
     def of_vectors(self) -> list[str]:
-        """Return the names of options in use that need the query's vector."""
+        """Return the names of the active options that need the query vector."""
         return self._active(
             "rm",
             "rerank",
@@ -155,7 +156,7 @@ class SearchOptions:
 
     @property
     def on_hits(self) -> list[str]:
-        """Return the names of options in use that need whole hits rather than only ids and
+        """Return the names of the active options that need complete hits rather than only ids and
         scores."""
         return self._active("hybrid", "sort", "collapse")
 
@@ -164,14 +165,14 @@ class SearchOptions:
 
 
 def parse_filters(filters: Filters, fields: Mapping[str, FieldType]) -> tuple[Filter, ...]:
-    """Parse filters for an index that declares ``fields``. A BocError explains how to write a
-    filter."""
+    """Parse filters for an index that declares ``fields``. For an invalid filter, raises a BocError
+    that explains how to write filters."""
     if filters is None:
         return ()
     each = (filters,) if isinstance(filters, (str, Filter)) else filters
     if not isinstance(each, Sequence):
         raise BocError(
-            f"filters must be texts such as 'width>10', or boc.Filter values, got {filters!r}",
+            f"filters must be strings such as 'width>10', or boc.Filter values, got {filters!r}",
         )
     values = []
     for one in each:
@@ -181,13 +182,13 @@ def parse_filters(filters: Filters, fields: Mapping[str, FieldType]) -> tuple[Fi
             values.append(check_filter(one, fields))
         else:
             raise BocError(
-                f"a filter must be a text such as 'width>10', or a boc.Filter, got {one!r}",
+                f"a filter must be a string such as 'width>10', or a boc.Filter, got {one!r}",
             )
     return tuple(values)
 
 
 def check_texts(texts: Sequence[str]) -> list[str]:
-    """Return sentences in NFC. Raises BocError unless ``texts`` are sentences."""
+    """Return sentences in NFC. Raises BocError unless ``texts`` is a list of sentences."""
     if isinstance(texts, str) or not isinstance(texts, Sequence):
         raise BocError(f"sentences must be a list, got {texts!r}; write [{texts!r}]")
     for text in texts:

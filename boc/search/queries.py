@@ -1,14 +1,14 @@
-"""Combine sentences, pictures and items, wanted or unwanted, into queries.
+"""Combine wanted and unwanted sentences, pictures and items into queries.
 
 Rocchio's formula (Relevance Feedback in Information Retrieval, in: Salton, The SMART Retrieval
-System, 1971) moves a query towards wanted and away from unwanted examples:
+System, 1971) moves a query towards wanted examples and away from unwanted examples:
 
     q = ALPHA s + BETA mean(examples) - GAMMA mean(unwanted)
 
-All vectors have unit length: s is the vector of the sentence, and examples are vectors of pictures
-and items. Cosines between pictures spread several times as widely as scores of pictures for a
-sentence, and would dominate. Each vector is therefore divided by the standard deviation of its
-scores over the index ("spread"), so that equal weights have equal effect.
+All vectors have unit length. s is the vector of the sentence, and the examples are the vectors of
+pictures and items. Cosines between pictures vary several times as much as the scores of pictures
+for a sentence, so pictures would dominate the sum. Each vector is therefore divided by the standard
+deviation of its scores over the index ("spread"), so that equal weights have equal effects.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from boc.vectors import Doubles, unit_rows
 ALPHA = 1.0
 BETA = 1.0
 GAMMA = 0.5
-"""Default weights of the sentence, of the examples, and of unwanted parts."""
+"""Default weights of the sentence, the examples, and the unwanted parts."""
 
 MINUS = re.compile(r'(?<!\S)-(?:"([^"]+)"|([^\W\d_][^\s"]*))')
-"""An unwanted word or quoted phrase, after a minus between a space and a letter or quotes. The
-minus in t-shirt or -5 does not count."""
-SAME = 1e-6  # length of a sum that rounding alone can cause, as a share of the weights
+"""An unwanted word or quoted phrase. It follows a minus sign that comes after a space and before a
+letter or a quotation mark. The minus signs in t-shirt and -5 therefore do not count."""
+SAME = 1e-6  # length of a sum that rounding alone can cause, as a fraction of the weights
 ESCAPED = re.compile(r"(?<!\S)\\-")
 
 
 @dataclass(frozen=True)
 class QueryPart:
-    """Part of a query: a sentence, a picture's path, or an item's id. An unwanted part has a
-    negative ``weight``."""
+    """Part of a query: a sentence, the path of a picture, or the id of an item. Unwanted parts have
+    a negative ``weight``."""
 
     kind: Literal["text", "image", "item"]
     value: str | Path
@@ -55,12 +55,12 @@ class QueryPart:
     def __post_init__(self) -> None:
         if self.kind not in ("text", "image", "item") or not isinstance(self.value, (str, Path)):
             raise BocError(
-                f"not a part of a query: {self.kind!r} {self.value!r}; give text, image or item, "
-                "and its value",
+                f"not a query part: {self.kind!r} {self.value!r}; pass text, image or item, and "
+                "its value",
             )
         if not isinstance(self.weight, Real) or not math.isfinite(self.weight) or self.weight == 0:
             raise BocError(
-                f"invalid weight {self.weight!r}; give a number above 0, or below 0 for an "
+                f"invalid weight {self.weight!r}; use a number above 0, or below 0 for an "
                 "unwanted part",
             )
         if self.kind == "text":
@@ -69,8 +69,8 @@ class QueryPart:
 
 @dataclass(frozen=True)
 class Query:
-    """Query of weighted parts, of which at least one is wanted. Only the ratios of the weights
-    matter. ``note`` explains how the sentence was read, if not literally."""
+    """Query of weighted parts, of which at least one must be wanted. Only the ratios of the weights
+    matter. ``note`` explains how the sentence was interpreted, unless it was taken literally."""
 
     parts: tuple[QueryPart, ...]
     note: str = ""
@@ -101,12 +101,12 @@ class Query:
         weight: float = BETA,
         unlike_weight: float = GAMMA,
     ) -> Query:
-        """Make a query by Rocchio's formula.
+        """Create a query by Rocchio's formula.
 
         Parameters
         ----------
         text : str, optional
-            Sentence. Negated words ("no house", "without a hat") are unwanted.
+            Sentence. Negated words ("no house", "without a hat") become unwanted parts.
         minus : sequence of str
             Unwanted words or sentences.
         images : sequence of paths
@@ -114,13 +114,13 @@ class Query:
         like, unlike : sequences of str
             Ids of items in the index that hits should, and should not, resemble.
         weight : float, default=1
-            Weight of all pictures and items together; the weight of the sentence is 1.
+            Total weight of all pictures and items; the weight of the sentence is 1.
         unlike_weight : float, default=.5
-            Weight of all unwanted parts together.
+            Total weight of all unwanted parts.
         """
         if not all(isinstance(each, Real) and each > 0 for each in (weight, unlike_weight)):
             raise BocError(
-                f"weights must be above 0, got {weight!r} and {unlike_weight!r}; leave out "
+                f"weights must be above 0, got {weight!r} and {unlike_weight!r}; omit "
                 "parts without a weight",
             )
         minus, images, like, unlike = map(_different, (minus, images, like, unlike))
@@ -130,7 +130,7 @@ class Query:
             text, denied = read_negations(text)
         if denied:
             typed = [f'-"{words}"' if " " in words else f"-{words}" for words in denied]
-            note = f"read as: {text} {' '.join(typed)}"
+            note = f"interpreted as: {text} {' '.join(typed)}"
             minus = _different([*minus, *denied])
         examples = len(images) + len(like)
         unwanted = len(minus) + len(unlike)
@@ -154,23 +154,23 @@ class Query:
 
     @property
     def words(self) -> str | None:
-        """Return the wanted sentences for a full-text search, or None without sentences."""
+        """Return the wanted sentences for a full-text search, or None if there are no sentences."""
         return (
             nfc(" ".join(str(part.value) for part in self.positive if part.kind == "text")) or None
         )
 
     @cached_property
     def ids(self) -> frozenset[str]:
-        """Return the ids of the items in the query, which are excluded from the hits."""
+        """Return the ids of the items in the query. These items are excluded from the hits."""
         return frozenset(str(part.value) for part in self.parts if part.kind == "item")
 
     def with_metric(self, options: SearchOptions) -> SearchOptions:
-        """Return ``options`` that re-rank by vectors if the query combines a picture or an item
-        with other parts, unless a metric is set.
+        """Return ``options``, changed to re-rank by vectors if the query combines a picture or an
+        item with other parts and no metric is set.
 
-        An alignment would match each region of the picture again, regardless of the other parts.
-        For queries of a picture and a colour, the first hit showed the thing in that colour in 16 %
-        of queries re-ranked by alignment, and in 50 % re-ranked by vectors.
+        An alignment would match each region of the picture without regard to the other parts. For
+        queries that combine a picture and a colour, the first hit showed the thing in this colour
+        for 16 % of the queries when re-ranked by alignment, and for 50 % when re-ranked by vectors.
         """
         by_example = len(self.parts) > 1 and any(part.kind != "text" for part in self.parts)
         if not by_example or options.rerank is not None:
@@ -179,7 +179,7 @@ class Query:
 
 
 def _different(values: Sequence[Path | str]) -> list[str]:
-    """Return the distinct values of a list."""
+    """Return the distinct values in a list."""
     if isinstance(values, (str, Path)) or not isinstance(values, Sequence):
         raise BocError(
             f"minus, images, like and unlike must be lists, got {values!r}; write [{values!r}]",
@@ -188,10 +188,11 @@ def _different(values: Sequence[Path | str]) -> list[str]:
 
 
 def parse_text(typed: str | None) -> tuple[str | None, list[str]]:
-    r"""Return the sentence and the unwanted words in typed text: ``a dog -snow -"two cats"``.
+    r"""Split text that a user typed, such as ``a dog -snow -"two cats"``, into the sentence and the
+    unwanted words.
 
-    A minus before a letter or quotes, at the beginning or after a space, marks an unwanted part;
-    ``\-`` is a literal minus.
+    An unwanted part follows a minus that is at the beginning or after a space, and before a letter
+    or a quotation mark. ``\-`` is a literal minus.
 
     >>> parse_text('a dog in a t-shirt -snow -"two cats"')
     ('a dog in a t-shirt', ['snow', 'two cats'])
@@ -213,8 +214,8 @@ ARTICLES = {"a", "an", "the", "any", "his", "her", "their", "its"}
 
 
 def read_negations(sentence: str) -> tuple[str, list[str]]:
-    """Return a sentence without its negated words, and the negated words. ``no``, ``not`` and
-    ``without`` negate all words up to the next comma, stop-word or end.
+    """Split a sentence into the sentence without negated words, and the negated words. ``no``,
+    ``not`` and ``without`` negate all words up to the next comma or stop word, or up to the end.
 
     >>> read_negations("a kite, no house")
     ('a kite', ['house'])
@@ -254,12 +255,12 @@ def read_negations(sentence: str) -> tuple[str, list[str]]:
 
 
 def compose(parts: Sequence[tuple[Embeddings, float]]) -> Embeddings:
-    """Return the query for weighted ``parts`` of one row each: their weighted sum, scaled to unit
+    """Combine weighted ``parts`` of one row each into a query: the weighted sum, scaled to unit
     length.
 
-    The query has the modality of the first wanted part. Its concept set joins the sets of the
-    wanted parts, or is None if a part lacks a set. A single part is returned unchanged. Raises
-    BocError if the parts cancel each other."""
+    The query has the modality of the first wanted part. Its concept set is the union of the sets of
+    the wanted parts, or None if any of them has no set. A single part is returned unchanged. Raises
+    BocError if the parts cancel each other out."""
     positive = [part for part, weight in parts if weight > 0]
     if len(parts) == 1:
         return positive[0]
@@ -267,7 +268,7 @@ def compose(parts: Sequence[tuple[Embeddings, float]]) -> Embeddings:
     rows = unit_rows(np.concatenate([part.vectors for part, _ in parts])).astype(np.float64)
     total: Doubles = weights @ rows
     if np.linalg.norm(total) < SAME * np.abs(weights).sum():
-        raise BocError("the wanted and the unwanted parts are the same; change one of them")
+        raise BocError("the wanted and unwanted parts are the same; change one of them")
     sets = [part.concepts for part in positive if part.concepts is not None]
     union = None
     if len(sets) == len(positive):

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 from boc.types import Hit
 
-CONSTANT = 60  # damping of the first ranks, as in the paper
+CONSTANT = 60  # reduces the influence of the top ranks; value from the paper
 
 
 def reciprocal_rank_fusion(rankings: Sequence[Sequence[Hit]], k: int) -> list[Hit]:
-    """Return the k items with the largest sums, over ``rankings``, of 1 / (60 + rank), with ranks
-    from 1. Ties are ordered by id.
+    """Return the k items with the largest sums of 1 / (60 + rank) over all ``rankings``. Ranks
+    start at 1, and ties are ordered by id.
 
     Cormack, Clarke and Buettcher, Reciprocal Rank Fusion outperforms Condorcet and Individual Rank
-    Learning Methods, SIGIR 2009. A ranking does not affect the sums of items that it lacks. Scores
-    are ignored. A ranking must not repeat items.
+    Learning Methods, SIGIR 2009. A ranking contributes only to the items that it contains. Scores
+    are ignored. An item must not occur twice in a ranking.
     """
     parts = defaultdict(list)
     items = {}
@@ -23,6 +23,6 @@ def reciprocal_rank_fusion(rankings: Sequence[Sequence[Hit]], k: int) -> list[Hi
         for rank, hit in enumerate(ranking, 1):
             items[hit.item.id] = hit.item
             parts[hit.item.id].append(1 / (CONSTANT + rank))
-    # fsum rounds once, so sums do not depend on the order of the rankings.
+    # fsum rounds only once, so the sums do not depend on the order of the rankings.
     fused = [Hit(items[key], math.fsum(shares)) for key, shares in parts.items()]
     return sorted(fused, key=lambda hit: (-hit.score, hit.item.id))[:k]

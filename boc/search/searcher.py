@@ -58,17 +58,17 @@ if TYPE_CHECKING:
 
 
 KEPT = 64  # number of option sets cached for later queries
-FUSED = 2_000  # largest number of fused hits per ranking
-BLOCK = 256  # queries per request of a batch
-DATED = 1_000  # largest number of pictures of a date of which the newest are shown
+FUSED = 2_000  # maximum number of hits per ranking in a fusion
+BLOCK = 256  # queries per request in a batch
+DATED = 1_000  # maximum number of pictures with a date, of which the newest are shown
 NAME = re.compile(r"(?i)\S*(\d{4}|_\d)\S*( \(\d+\))?|.+\.(jpe?g|png|heic|webp|gif|tiff?)")
 """A query that is probably a file name."""
-ZERO = "all scores are 0: the query is like nothing here"
+ZERO = "all scores are 0: no item in the index is similar to the query"
 
 
 class _Queries(NamedTuple):
-    """Encoded queries, with their sentences ``texts`` for hybrid searches. A query of several parts
-    is one row; its alignment score is the sum over the weighted ``parts``."""
+    """Encoded queries, with their sentences (``texts``) for hybrid searches. A query of several
+    parts is a single row, whose alignment score is the sum over the weighted ``parts``."""
 
     rows: Embeddings
     texts: Sequence[str] = ()
@@ -80,7 +80,7 @@ class _Queries(NamedTuple):
 
 @dataclass(eq=False)
 class _Way:
-    """Search method for given options, shared by all queries of one modality."""
+    """Search method for a set of options, shared by all queries of one modality."""
 
     find: Modality
     filters: tuple[Filter, ...]
@@ -91,9 +91,9 @@ class _Way:
 
 
 class Searcher:
-    """Search one index by sentences, pictures or vectors.
+    """Searcher for a single index, by sentences, pictures or vectors.
 
-    The encoder is loaded on the first query that needs it. Searches by vectors never load torch.
+    The encoder is loaded when a query first needs it. Searches by vectors never load PyTorch.
 
     >>> searcher = boc.Searcher.open("photos")
     >>> len(searcher.search_texts(["a red box", "a yellow box"], k=5)[1])
@@ -122,8 +122,8 @@ class Searcher:
         encoder: str | None = None,
         device: str = "auto",
     ) -> Searcher:
-        """Open index ``name`` at back end ``at``. ``encoder`` names the index's encoder if it has
-        moved."""
+        """Open the index ``name`` in the back end ``at``. ``encoder`` is the new location of the
+        index's encoder if it has moved."""
         backend = plugins.backend(at)
 
         def reopen() -> Engine:
@@ -131,7 +131,7 @@ class Searcher:
 
         searcher = cls(reopen(), None, reopen)
         first = searcher.index.manifest.identity.spec
-        # A replaced index may have another encoder, which its manifest names.
+        # An index that was replaced may have another encoder, which its manifest names.
         searcher._load = lambda spec: plugins.encoder(
             encoder if encoder and spec == first else spec,
             device,
@@ -139,23 +139,23 @@ class Searcher:
         return searcher
 
     def renew(self, *, force: bool = False) -> Searcher:
-        """Return a searcher for the current index: this searcher, unless the index has changed. A
-        matching encoder is reused.
+        """Return a searcher for the current state of the index. If the index has not changed, this
+        searcher itself is returned. The encoder is reused if it still matches.
 
-        Every load and edit changes ``created`` or ``source`` in the manifest; compaction does not,
-        because it preserves all results. ``force`` reopens an unchanged index, which may have been
-        unreadable before.
+        Every load and edit changes ``created`` or ``source`` in the manifest. Compaction changes
+        neither, because it preserves all results. With ``force``, an unchanged index is reopened as
+        well, for example after it could not be read.
         """
         index = self._reopen()
         if not force and index.manifest == self.index.manifest:
-            return self  # avoids fetching the codec
+            return self  # without fetching the codec
         searcher = Searcher(index, None, self._reopen)
         searcher._load = self._load
         if (
             "encoder" in self.__dict__
             and index.manifest.identity.digest == self.encoder.identity.digest
         ):
-            searcher.encoder = self.encoder  # reused rather than loaded again
+            searcher.encoder = self.encoder  # reuse the encoder instead of loading it again
         return searcher
 
     def __repr__(self) -> str:
@@ -164,8 +164,8 @@ class Searcher:
         return f"<Searcher of {counts}, encoder {manifest.identity.spec}>"
 
     def embeddings(self, id: str) -> Embeddings:
-        """Return the stored vector of an item, and its concepts, if any. Raises KeyError for an
-        unknown id."""
+        """Return the stored vector of an item, with its concepts if there are any. Raises KeyError
+        for an unknown id."""
         item = self.index.find([id])[0]
         concepts = None
         if self.index.manifest.concept_dtype:
@@ -178,20 +178,20 @@ class Searcher:
 
     @cached_property
     def encoder(self) -> Encoder:
-        """Return the index's encoder. Raises EncoderError if its weights differ."""
+        """Return the encoder of the index. Raises EncoderError if its weights have changed."""
         identity = self.index.manifest.identity
         if identity.spec.startswith("vectors:"):
             raise BocError(
-                "the index was made from vectors and has no encoder",
+                "the index was built from vectors and has no encoder",
                 "search by an item: <--like ID>",
             )
         encoder = self._load(identity.spec)
         if encoder.identity.digest != identity.digest:
             raise EncoderError(
-                f"the weights of the encoder {encoder.identity.spec} differ from the weights that "
-                f"the index was made with ({encoder.identity.digest[:12]}, not "
+                f"the weights of the encoder {encoder.identity.spec} differ from the weights "
+                f"with which the index was built ({encoder.identity.digest[:12]}, not "
                 f"{identity.digest[:12]})",
-                "name the right one with <--encoder>",
+                "name the right encoder with <--encoder>",
             )
         return encoder
 
@@ -207,10 +207,11 @@ class Searcher:
         stages: Stages | None = None,
         **keywords: Unpack[SearchKeywords],
     ) -> Hits:
-        """Return the k best items, best first, for a sentence, a picture and items that hits should
-        be ``like`` or ``unlike``; or for the vector of a sentence (d,).
+        """Return the k best items for a query, best first. The query is a combination of a
+        sentence, a picture, and items that hits should be ``like`` or ``unlike``, or it is the
+        vector of a sentence (d,).
 
-        Keyword arguments are fields of ``SearchOptions`` and override the fields of ``options``.
+        Keyword arguments are fields of ``SearchOptions``, and override the fields of ``options``.
         Facts about the search are added to ``stages``.
 
         Raises BocError for invalid options, EncoderError for another encoder, and ImageError for an
@@ -218,13 +219,13 @@ class Searcher:
         """
         if not isinstance(text, (str, NoneType)):
             raise BocError(
-                f"search expects one sentence, got {type(text).__name__}; write image= for a "
+                f"search expects one sentence, got {type(text).__name__}; pass image= for a "
                 "picture, vector= for numbers, and index.search_many([...]) for several "
                 "sentences",
             )
         if vector is not None:
             if text is not None or image is not None or like or unlike:
-                raise BocError("a vector is a complete query; leave out all arguments but vector=")
+                raise BocError("a vector is a complete query; omit all arguments except vector=")
             queries = Embeddings("text", _row(vector))
             return self.search_vectors(queries, options, stages=stages, **keywords)[0]
         with nullcontext() if image is None else picture_file(image) as path:
@@ -237,7 +238,8 @@ class Searcher:
             return self.search_query(query, options, stages=stages, **keywords)
 
     def warm(self) -> None:
-        """Load the encoder, if any, and run one search, so that the first query is fast."""
+        """Load the encoder, if the index has one, and run a search, so that the first query is
+        fast."""
         if not self.index.manifest.identity.spec.startswith("vectors:"):
             self.search("a picture", k=1)
 
@@ -253,10 +255,11 @@ class Searcher:
         """Return the k best items for a query of several parts, best first, excluding the query's
         own items.
 
-        A file name with a digit or a suffix, such as IMG_1234 or dog.jpg, finds the files of this
-        name, and a date, such as 1.5.2024 or May 2024, finds the pictures taken then. A hybrid
-        search counts the words of the wanted sentences. ``encoded`` are the parts, each of
-        one row, if they are already encoded. BocError for an unknown id, and as ``search``.
+        If the query is a file name with a digit or a suffix, such as IMG_1234 or dog.jpg, the
+        search returns the files with this name. If the query is a date, such as 1.5.2024 or May
+        2024, it returns the pictures that were taken on this date. A hybrid search uses the words
+        of the wanted sentences. ``encoded`` contains the parts, each with one row, if they are
+        already encoded. Raises BocError for an unknown id, and the same errors as ``search``.
         """
         options = self._options_of(query, options, **keywords)
         query = replace(query, parts=tuple(self._known(part) for part in query.parts))
@@ -266,10 +269,8 @@ class Searcher:
         notes = [*filter(None, [query.note])]
         nothing = options.hybrid is None and self._knows_none(query)
         if nothing:
-            way = (
-                "searched by words of names and labels" if self._has_names else "nothing matches it"
-            )
-            notes.append(f"the encoder knows no word of {name!r}: {way}")
+            way = "searched names and labels instead" if self._has_names else "there are no matches"
+            notes.append(f"the encoder does not know any word of {name!r}; {way}")
         elif options.hybrid is None:
             texts = [str(part.value) for part in query.parts if part.kind == "text"]
             notes += filter(None, map(self.note, texts))
@@ -289,8 +290,8 @@ class Searcher:
         return found
 
     def _lacking_values(self, options: SearchOptions) -> Iterator[str]:
-        """Yield a note for each keyword that a filter requires and no item has, with similar or
-        other values of a sample."""
+        """Yield a note for each keyword that a filter requires but no item has, with similar or
+        other values from a sample."""
         index = self.index
         find = self.target(options.find)
         items = index.find(index.sample(1000, find))
@@ -304,8 +305,8 @@ class Searcher:
                 yield f"no item has {name}={condition.value}; some have {', '.join(near[:3])}"
 
     def _literal(self, name: str, options: SearchOptions) -> Hits | None:
-        """Return the pictures whose file is called ``name``, with or without its suffix, or that
-        were taken on the date ``name``; None if ``name`` is neither a file name nor a date."""
+        """Return the pictures whose file name is ``name``, with or without its suffix, or that were
+        taken on the date ``name``. Return None if ``name`` is neither a file name nor a date."""
         hits = []
         note = ""
         date = read_date(name)
@@ -322,21 +323,22 @@ class Searcher:
             hits = hits[: options.k] if name.isdigit() else []
             if is_name:
                 near = get_close_matches(Path(name).stem, dict.fromkeys(stems.values()), 3, 0.5)
-                note = f"no file is called {name}; similar names: {', '.join(near) or 'none'}"
+                note = f"no file is named {name}; similar names: {', '.join(near) or 'none'}"
         if date and "taken" in self.index.used_fields():
             taken = parse_filter(f"taken={date}", self.index.manifest.fields)
             filters = *cast("tuple[Filter, ...]", options.filters), taken
             newest = replace(options, hybrid=None, filters=filters, sort=options.sort or "-taken")
-            # Any query ranks all pictures of the date; an item needs no encoder.
+            # Whichever query is used, all pictures of the date are ranked. An item needs no
+            # encoder.
             queries = self._encode(QueryPart("item", self.index.sample(1, "image")[0]))
             if found := self.search_vectors(queries, newest, k=max(options.k, DATED))[0]:
-                note = f"{name} is read as the filter taken={date}"
+                note = f"{name} was interpreted as the filter taken={date}"
                 return _sort_hits(found[: options.k], newest, [note])
-            note = f"no picture has taken={date}"
+            note = f"no picture was taken on this date (taken={date})"
         return _sort_hits(hits, options, [note]) if note else None
 
     def _match(self, texts: Sequence[str], options: SearchOptions) -> list[list[Hit]]:
-        """Return the hits of each text by words of names, labels and captions."""
+        """Return the hits for each text, ranked by the words of names, labels and captions."""
         filters = cast("tuple[Filter, ...]", options.filters)
         texts = list(map(with_forms, texts))
         return self.index.match(texts, options.k, self.target(options.find), filters)
@@ -349,7 +351,7 @@ class Searcher:
         stages: Stages | None = None,
         **keywords: Unpack[SearchKeywords],
     ) -> list[Hits]:
-        """Search by several sentences in one batch. Return one list of hits per sentence."""
+        """Search for several sentences in one batch. Return a list of hits for each sentence."""
         texts = check_texts(texts)
         options = self._options(options, **keywords)
         encoded = self.encoder.encode_texts(texts)
@@ -368,16 +370,16 @@ class Searcher:
         options: SearchOptions | None = None,
         **keywords: Unpack[SearchKeywords],
     ) -> list[Hits]:
-        """Search by the words of several texts, without an encoder, by the full-text score (BM25)
-        over captions, text fields, and the words of pictures under the code ``words``. Return one
-        list of hits per text.
+        """Search for the words of several texts by their full-text score (BM25), without an
+        encoder. The search covers captions, text fields, and the words of pictures with the code
+        ``words``. Return a list of hits for each text.
 
         Raises BocError for options that need vectors: rm, rerank, hybrid, query_z and collapse.
         """
         texts = check_texts(texts)
         options = self._options(options, **keywords)
         if named := options.of_vectors:
-            raise BocError(f"a search by words alone has no vectors; leave out {', '.join(named)}")
+            raise BocError(f"a full-text search has no vectors; omit {', '.join(named)}")
         return [_sort_hits(hits, options) for hits in self._match(texts, options)]
 
     def search_vectors(
@@ -389,9 +391,9 @@ class Searcher:
         stages: Stages | None = None,
         **keywords: Unpack[SearchKeywords],
     ) -> list[Hits]:
-        """Search by queries that are already encoded. Return one list of hits per row.
+        """Search for queries that are already encoded. Return a list of hits for each row.
 
-        ``texts`` contains the queries' sentences, which a hybrid search needs.
+        ``texts`` contains the sentences of the queries, which a hybrid search needs.
         """
         options = self._options(options, **keywords)
         queries = self._plain(queries)
@@ -399,7 +401,7 @@ class Searcher:
             check_texts(texts)
             if len(texts) != len(queries):
                 raise BocError(
-                    f"{len(texts)} texts for {len(queries)} queries; give one sentence per query",
+                    f"{len(texts)} texts for {len(queries)} queries; pass one sentence per query",
                 )
         answers = self._hits(_Queries(queries, texts or ()), options, stages)
         pairs = zip(answers, queries.vectors, strict=True)
@@ -411,18 +413,18 @@ class Searcher:
         options: SearchOptions | None = None,
         **keywords: Unpack[SearchKeywords],
     ) -> tuple[NDArray[np.object_], Doubles]:
-        """Return ids (n, m) and scores (n, m) of the hits of ``search_vectors``, best first, as
-        arrays.
+        """Return the ids (n, m) and scores (n, m) of the hits that ``search_vectors`` would return,
+        best first, as arrays.
 
-        The content of the hits is not read, since reading takes most of a batch's time. m is at
-        most k; rows of queries with fewer hits are padded with None and -inf. Raises BocError for
-        options that work on hits: hybrid, sort and collapse.
+        The contents of the hits are not read, because reading would take most of the time for a
+        batch. m is at most k; rows with fewer hits are padded with None and -inf. Raises BocError
+        for options that need complete hits: hybrid, sort and collapse.
         """
         options = self._options(options, **keywords)
         queries = self._plain(queries)
         if named := options.on_hits:
             raise BocError(
-                f"rank_vectors returns only ids and scores; leave out {', '.join(named)}, or call "
+                f"rank_vectors returns only ids and scores; omit {', '.join(named)}, or call "
                 "search_vectors",
             )
         width = min(options.k, self.index.manifest.items[self.target(options.find)])
@@ -448,17 +450,17 @@ class Searcher:
         **keywords: Unpack[SearchKeywords],
     ) -> str:
         """Return the JSON body of an HTTP request whose response contains the hits of
-        ``search_query``. Other programs send it to ``POST NAME/_search``.
+        ``search_query``. Other programs can send the body to ``POST NAME/_search``.
 
-        Raises BocError for options that take more than one request: items as parts, hybrid
-        searches, and an order other than by score. Raises BackendError if the index is not on a
-        server.
+        Raises BocError for searches that need more than one request: items as parts, hybrid
+        searches, and sorting by a field. Raises BackendError if the index is not on a server.
         """
         options = self._options_of(query, options, **keywords)
         own = options.on_hits
         if own or query.ids:
             raise BocError(
-                f"no single request computes {own[0] if own else 'similar items'}; only boc does",
+                f"a single request cannot compute {own[0] if own else 'similar items'}; search "
+                "with boc instead",
             )
         if encoded is None:
             encoded = [self._encode(part) for part in query.parts]
@@ -466,12 +468,12 @@ class Searcher:
         return self.index.request(self._request(_Queries(rows), options, None))
 
     def background(self, modality: Modality) -> Background:
-        """Return the score background for items of a modality."""
+        """Return the background of scores for the items of a modality."""
         return self._backgrounds.setdefault(modality, Background(self.index, modality))
 
     def target(self, find: Modality | None = None) -> Modality:
-        """Return the modality of the hits: ``find``, or by default pictures if the index has any.
-        Raises BocError if the index has no items of the modality."""
+        """Return the modality of the hits: ``find`` or, by default, pictures if the index contains
+        pictures. Raises BocError if the index contains no items of the modality."""
         counts = self.index.manifest.items
         if find is None:
             return "image" if counts["image"] else "text"
@@ -479,7 +481,7 @@ class Searcher:
             held = "sentences" if find == "image" else "pictures"
             raise BocError(
                 f"the index contains only {held}",
-                "leave out <--find>, or index a CSV of image,caption to have both",
+                "omit <--find>, or index a CSV of image,caption to have both",
             )
         return find
 
@@ -488,8 +490,8 @@ class Searcher:
         options: SearchOptions | None,
         **keywords: Unpack[SearchKeywords],
     ) -> SearchOptions:
-        """Return the options, overridden by the keywords, with parsed filters. Raises BocError for
-        an unknown field."""
+        """Return the options with keyword overrides and parsed filters. Raises BocError for an
+        unknown field."""
         options = SearchOptions.of(options, **keywords)
         fields = self.index.manifest.fields
         if options.filters != ():
@@ -500,8 +502,8 @@ class Searcher:
         return options
 
     def parse_filters(self, filters: Filters, find: Modality | None = None) -> tuple[Filter, ...]:
-        """Parse filters for the index. An item must meet all; but if no item meets all conditions
-        ``=`` on one field, an item must meet one of these."""
+        """Parse filters for the index. An item must meet all conditions, except that if no item
+        meets all ``=`` conditions on the same field, one of these conditions is sufficient."""
         chosen = list(parse_filters(filters, self.index.manifest.fields))
         for name in {each.field for each in chosen}:
             same = [each for each in chosen if (each.field, each.op) == (name, "=")]
@@ -526,20 +528,22 @@ class Searcher:
 
     @cached_property
     def caption_counts(self) -> Mapping[str, int]:
-        """Return the number of the encoder's training captions that contain each word; empty for an
-        encoder without counts."""
+        """Return, for each word, the number of the encoder's training captions that contain the
+        word. The mapping is empty for an encoder without counts."""
         return read_counts(self.encoder.identity.spec)
 
     def note(self, text: str) -> str:
-        """Return a note about words that the encoder hardly knows; empty for most sentences."""
+        """Return a note about words that the encoder barely knows; for most sentences, the note is
+        empty."""
         rare = rare_words(self.caption_counts, text)
         if not rare:
             return ""
         words = ", ".join(f"{word!r} ({n} caption{'s' * (n != 1)})" for word, n in rare)
-        return f"the encoder hardly knows {words}; the nearest are shown"
+        return f"the encoder barely knows {words}; showing the nearest items"
 
     def _knows_none(self, query: Query) -> bool:
-        """Return whether the encoder has word counts and knows no word of the wanted sentences."""
+        """Return whether the encoder has word counts but does not know a single word of the wanted
+        sentences."""
         if not all(part.kind == "text" for part in query.positive):
             return False
         vocabulary = getattr(self.encoder, "vocabulary", ())
@@ -553,14 +557,14 @@ class Searcher:
         return options.rerank or self.index.manifest.rerank
 
     def _known(self, part: QueryPart) -> QueryPart:
-        """Return a part whose item id is in the index's Unicode form."""
+        """Return a part whose item id has the Unicode form that the index uses."""
         if part.kind != "item":
             return part
         try:
             return replace(part, value=find_item(self.index, str(part.value)).id)
         except KeyError:
             raise BocError(
-                f"the index has no item {part.value!r}; give the id of a hit",
+                f"the index has no item {part.value!r}; use the id of a hit",
             ) from None
 
     def _encode(self, part: QueryPart) -> Embeddings:
@@ -576,8 +580,8 @@ class Searcher:
         return replace(self._encode(QueryPart(stored.modality, content)), vectors=stored.vectors)
 
     def _plain(self, queries: Embeddings) -> Embeddings:
-        """Return queries whose vectors and concepts are plain float32. Raises BocError for values
-        that are not numbers."""
+        """Return the queries with vectors and concepts as plain float32 arrays. Raises BocError for
+        values that are not numbers."""
         if not isinstance(queries, Embeddings):
             raise BocError(
                 f"queries must be Embeddings, got {type(queries).__name__}; write "
@@ -600,8 +604,8 @@ class Searcher:
         encoded: Sequence[Embeddings],
         options: SearchOptions,
     ) -> tuple[Embeddings, list[tuple[Embeddings, float]]]:
-        """Return the query composed of the parts, and the weighted parts that an alignment sums
-        over."""
+        """Return the query that combines the parts, and the weighted parts over which an alignment
+        sums."""
         encoded = [self._plain(each) for each in encoded]
         if [len(each) for each in encoded] != [1] * len(query.parts):
             raise BocError(
@@ -631,10 +635,11 @@ class Searcher:
         options: SearchOptions,
         stages: Stages | None,
     ) -> SearchRequest:
-        """Return the request to the index, with query terms, number of candidates and ranking.
+        """Return the request to the index, with the query terms, the number of candidates and the
+        ranking.
 
-        The terms are added to ``stages``. Without ``stages``, the index may compute the terms of a
-        dictionary itself.
+        The terms are added to ``stages``. Without ``stages``, the index may compute dictionary
+        terms itself.
         """
         key = options, queries.rows.modality, self.codec.query_budget
         way = self._ways.get(key)
@@ -693,10 +698,10 @@ class Searcher:
         options: SearchOptions,
         stages: Stages | None,
     ) -> Sequence[Sequence[Hit]]:
-        """Return the hits of each query by score."""
+        """Return the hits for each query, ordered by score."""
         if options.hybrid is not None and len(queries.texts) != len(queries.rows):
             raise BocError(
-                "a hybrid search counts the words of a sentence; search by sentences, or leave "
+                "a hybrid search needs the words of a sentence; search by sentences, or leave "
                 "hybrid out",
             )
         if options.collapse:
@@ -713,7 +718,7 @@ class Searcher:
         return self._ordered(queries, options, stages)
 
     def _goes_on(self, options: SearchOptions) -> bool:
-        """Return whether a list is longer than a page and its hits depend on its length."""
+        """Return whether a list is longer than a page, so that its hits depend on its length."""
         if options.k <= PAGE or options.rm or options.query_z:
             return False
         if options.hybrid is not None or self._metric(options) != "dot":
@@ -728,16 +733,16 @@ class Searcher:
         stages: Stages | None,
         begun: list[Hit] | None = None,
     ) -> Sequence[Sequence[Hit]]:
-        """Return the hits of each query in an order that does not depend on their number: a list
-        longer than a page begins as a shorter list, and continues with the hits of deeper
-        searches. A list of one ranking continues ``begun``, the pages that a single query has, and
-        adds its pages."""
+        """Return the hits for each query in an order that does not depend on the number of hits. A
+        list longer than a page starts with the hits of a shorter list, followed by the hits of
+        deeper searches. ``begun`` contains the pages of a single query that already exist; new
+        pages of a single ranking are added to it."""
         if not self._goes_on(options):
             return self._one_request(queries, options, stages)
         lists: list[list[Hit]] = [[] for _ in queries.rows.vectors]
         sizes = pages(options.k)
         if options.hybrid:
-            # Two fused long lists begin alike if they fuse the same number of hits.
+            # Two long fused lists start with the same hits if the same number of hits is fused.
             rm, _ = self.index.manifest.budgets(self.target(options.find))
             sizes = [size for size in sizes if size == PAGE or rm * size < FUSED] + sizes[-1:]
         elif begun is not None:
@@ -757,10 +762,10 @@ class Searcher:
         options: SearchOptions,
         stages: Stages | None,
     ) -> Sequence[Sequence[Hit]]:
-        """Return the hits of each query from one request to the index."""
+        """Return the hits for each query from a single request to the index."""
         request = self._request(queries, options, stages)
         if options.hybrid == "rrf":
-            # Fusion uses all candidates, before the last ones are dropped.
+            # The fusion uses all candidates, before the list is shortened.
             assert request.rescore is not None
             request.k = min(request.k, max(FUSED, options.k))
             request.rescore = replace(request.rescore, k=request.k)
@@ -779,8 +784,8 @@ class Searcher:
         options: SearchOptions,
         notes: Sequence[str] = (),
     ) -> Hits:
-        """Return the hits of a query with this vector in the requested order. A zero vector has no
-        hits."""
+        """Return the hits for a query with the given vector in the requested order. A zero vector
+        has no hits."""
         if self._metric(options) == "dot" and not vector.any():
             return Hits(0, list, [*notes, ZERO])
         return _sort_hits(hits, options, notes)
@@ -801,11 +806,11 @@ def _row(vector: ArrayLike) -> Array:
         row = np.asarray(vector)
     except (TypeError, ValueError, RuntimeError) as error:
         raise BocError(
-            f"the vector cannot become a numpy array ({error}); give d numbers",
+            f"the vector cannot be converted to a NumPy array ({error}); pass d numbers",
         ) from error
     if row.ndim != 1:
         raise BocError(
-            f"a vector must have the shape (d,), got {row.shape}; use searcher.search_vectors for "
+            f"a vector must have shape (d,), got {row.shape}; use searcher.search_vectors for "
             "several",
         )
     return row[None]

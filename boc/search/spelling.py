@@ -1,4 +1,4 @@
-"""Find words of a sentence that neither an index nor its encoder contains, and suggest known
+"""Find the words in a sentence that neither an index nor its encoder knows, and suggest known
 words."""
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from boc.remarks import word_forms
 from boc.search.dates import read_date
 from boc.search.searcher import NAME, Searcher
 
-ITEMS = 20_000  # number of first index items whose words count as known
+ITEMS = 20_000  # the words of this many items at the beginning of the index are known
 WORD = re.compile(
     r"(?<![\w'\u2019])[A-Za-z\u00c0-\u052f\u1e00-\u1fff]{3,}(?![\w'\u2019:])",
-)  # letters of scripts that separate words by spaces
-# Smallest similarity (at most 1) between a word and a suggestion, for long and for short words.
+)  # letters of scripts in which spaces separate words
+# Minimum similarity (at most 1) of a suggestion, for long and for short words.
 ALIKE = 0.75
 ALIKE_SHORT = 0.66
 SHORT = 4
-# largest difference in length to a suggestion, and largest number of words compared
+# maximum difference in length, and maximum number of words to compare
 LONGER = 2
 NEAR = 9
-# Limits on the cost of a query: number of words that get a suggestion, letters per word, number of
-# words compared letter by letter, and total number of known words.
+# Limits on the cost of a query: the number of words with suggestions, letters per word, words that
+# are compared letter by letter, and the total number of known words.
 SOUGHT = 16
 LONGEST = 30
 COMPARED = 48
@@ -45,15 +45,16 @@ class UnknownWord(NamedTuple):
 
 
 class Spelling:
-    """Words of an index and its encoder, by length and letter counts. Thread-safe."""
+    """Known words of an index and its encoder, by length and letter counts. Thread-safe."""
 
     def __init__(self, searcher: Searcher) -> None:
         self._searcher = searcher
 
     @cached_property
     def words(self) -> Collection[str]:
-        """The words that the encoder reads whole, and the words of the first sentences of the
-        index; empty for an encoder without a vocabulary, and for an index of vectors."""
+        """Whole words in the vocabulary of the encoder, and words in the first sentences of the
+        index. The collection is empty for an encoder without a vocabulary, and for an index of
+        vectors."""
         index = self._searcher.index
         words: Collection[str] = ()
         if not index.manifest.identity.spec.startswith("vectors:"):
@@ -66,7 +67,7 @@ class Spelling:
 
     @cached_property
     def by_length(self) -> dict[int, tuple[list[str], NDArray[np.uint8]]]:
-        """Return the words of each length, and their letter counts."""
+        """Return the words of each length with their letter counts."""
         groups: dict[int, list[str]] = {}
         for word in islice(sorted(self.words), MOST):
             if 2 < len(word) <= LONGEST + LONGER:
@@ -74,8 +75,9 @@ class Spelling:
         return {length: (words, _letters(words)) for length, words in groups.items()}
 
     def unknown(self, text: str) -> list[UnknownWord]:
-        """Return the words of a sentence that neither index nor encoder contains, in sentence
-        order. The first ``SOUGHT`` words of at most ``LONGEST`` letters get suggestions."""
+        """Return the words of a sentence that neither the index nor the encoder knows, in sentence
+        order. Suggestions are made for the first ``SOUGHT`` words of at most ``LONGEST``
+        letters."""
         unknown: list[UnknownWord] = []
         words = WORD.findall(nfc(text).lower())
         if not self.words or NAME.fullmatch(text) or read_date(text):
@@ -89,10 +91,11 @@ class Spelling:
         return unknown
 
     def nearest(self, word: str) -> str | None:
-        """Return the known word most similar to ``word``. Among similar words, an anagram comes
-        first.
+        """Return the known word that is most similar to ``word``. Anagrams are preferred over other
+        similar words.
 
-        Only the words that share the most letters with ``word``, in any order, are compared.
+        Only the words that share the most letters with ``word``, regardless of their order, are
+        compared.
         """
         mine = _letters([word])
         choices = []
@@ -108,7 +111,7 @@ class Spelling:
 
 
 def _letters(words: Sequence[str]) -> NDArray[np.uint8]:
-    """Return the letter counts (n, 32) of words of one length, in 32 letter classes."""
+    """Return the letter counts (n, 32) of words of the same length, with 32 classes of letters."""
     codes = np.array(words).view(np.uint32).reshape(len(words), -1) % 32
     counts = np.zeros((len(words), 32), np.uint8)
     for column in codes.T:

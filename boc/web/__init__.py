@@ -1,1 +1,1 @@
-"""Serve the search page and its JSON interface, an ASGI application over one index."""
+"""Serve the search page and its JSON API, as an ASGI application for one index."""

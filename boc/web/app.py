@@ -1,4 +1,4 @@
-"""Build the application: the page, its static files, and the JSON interface."""
+"""Create the application: the page, its static files, and the JSON API."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ HERE = Path(__file__).resolve().parent
 def create_app(searcher: Searcher, settings: Settings) -> FastAPI:
     """Create the ASGI application that serves an index.
 
-    The application itself loads nothing; the first request waits for the parts that ``searcher``
-    has not loaded yet.
+    Creating the application loads no data. The first request waits until the parts that
+    ``searcher`` has not loaded yet are available.
     """
     app = FastAPI(
         title=f"boc: {settings.name}",
         version=__version__,
-        description="Search pictures by sentences, and sentences "
-        "by pictures; and why each was found.",
+        description="Search pictures by sentences and sentences by "
+        "pictures, with an explanation of each hit.",
         docs_url=None,
         redoc_url=None,
         lifespan=_warm,
@@ -60,12 +60,12 @@ def create_app(searcher: Searcher, settings: Settings) -> FastAPI:
 
     @app.get("/", include_in_schema=False)
     def page() -> Response:
-        # The page uses relative addresses, so that a proxy may serve it below a prefix.
+        # The page uses relative URLs, so that a proxy can serve the page below a prefix.
         return HTMLResponse(template.render(name=settings.name, token=settings.token is not None))
 
     add_operations(app, library, metrics)
     app.add_middleware(Compression)
-    # The layer added last handles a request first.
+    # The middleware that is added last handles a request first.
     for layer in (LoadLimit, BodyLimit, Guard):
         app.add_middleware(layer, settings=settings)
     app.add_middleware(RequestCount, metrics=metrics)
@@ -74,8 +74,8 @@ def create_app(searcher: Searcher, settings: Settings) -> FastAPI:
 
 @asynccontextmanager
 async def _warm(app: FastAPI) -> AsyncIterator[None]:
-    """Load the picture decoders, which the first thumbnail would otherwise wait for, and sort the
-    pictures of folders."""
+    """Load the picture decoders, and sort the pictures of folders, so that the first requests do
+    not have to wait."""
     await run_in_threadpool(Image.init)
     service = app.state.service
     if service.settings.at.startswith("file:"):

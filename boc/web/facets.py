@@ -1,5 +1,5 @@
-"""Count the hits with each value of a metadata field, and build the filters that narrow a search to
-a value."""
+"""Count the hits for each value of a metadata field, and build filters that restrict a search to a
+value."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,13 +9,13 @@ from boc.inputs.metadata import OPERATORS, values_of
 from boc.types import FieldType, Item
 from boc.web.live_index import LibrarySnapshot
 
-DEPTH = 100  # largest number of hits that facets count
-MANY = 30  # largest number of distinct values; a number with more is a measure and gets no facet
+DEPTH = 100  # maximum number of hits that are counted
+MANY = 30  # maximum number of distinct values; numbers with more values are measurements
 
 
 def facet_fields(snapshot: LibrarySnapshot) -> dict[str, list[str]]:
-    """Return the fields that have facets, with their usual values. A field has a facet if its
-    values divide the first items of the index."""
+    """Return the fields that have facets, with their most frequent values. A field has a facet if
+    the first items of the index differ in its values."""
     return {
         name: [str(value) for value, _ in counts.most_common(12)]
         for name, _, counts in count_values(snapshot, snapshot.begin)
@@ -27,9 +27,9 @@ def count_values(
     snapshot: LibrarySnapshot,
     items: Sequence[Item],
 ) -> Iterator[tuple[str, FieldType, Counter[Any]]]:
-    """Yield the name, type, and number of items per value (per year for dates) of each field that
-    may have a facet. Measures are left out, and so are file properties by which people do not
-    search."""
+    """Yield the name, the type, and the number of items per value (for dates, per year) of each
+    field that may have a facet. Measurements are skipped, as are file properties by which people do
+    not search."""
     for name, kind in snapshot.fields.items():
         if name in ("width", "height", "orientation", "size"):
             continue
@@ -47,7 +47,7 @@ def count_values(
 
 
 def facets(snapshot: LibrarySnapshot, items: Sequence[Item]) -> dict[str, Any]:
-    """Return the number of ``items`` with each value of each field."""
+    """Count the ``items`` for each value of each field."""
     answer = []
     for name, kind, counts in count_values(snapshot, items):
         best = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:MANY]
@@ -55,8 +55,8 @@ def facets(snapshot: LibrarySnapshot, items: Sequence[Item]) -> dict[str, Any]:
             best.sort(reverse=True)
         values = []
         for value, count in best:
-            # The "=" is doubled before a value that itself begins with an operator; a bar within a
-            # value has a backslash.
+            # The "=" is doubled if the value itself begins with an operator, and a bar in a value
+            # is escaped with a backslash.
             typed = str(value).replace("|", r"\|")
             sign = "==" if typed[0] in OPERATORS else "="
             filters = [f"{name}{sign}{typed}"]

@@ -1,5 +1,5 @@
-"""Keep the server's index open, reopen it after it was replaced or unreachable, and cache encoded
-queries."""
+"""Keep the index of the server open, reopen it when it was replaced or unreachable, and cache
+encoded queries."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from boc.web.settings import Settings
 
 T = TypeVar("T")
 
-BROWSED = 200_000  # largest number of items that a library lists by date without a search
+BROWSED = 200_000  # maximum number of items that are listed by date without a search
 AWAY = (BackendError, ManifestError, OSError)
-"""Errors raised when an index was removed or its server does not answer."""
+"""Errors that are raised if an index was removed or its server does not respond."""
 
 
 class Recent(Generic[T]):
-    """Cache the ``size`` most recently used values. Thread-safe; two threads may compute the same
-    value."""
+    """Cache of the ``size`` most recently used values. Thread-safe, but two threads may compute the
+    same value."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -49,7 +49,7 @@ class Recent(Generic[T]):
         self._values: OrderedDict[Hashable, T] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return the value of ``key``, computed by ``make`` if the cache lacks it."""
+        """Return the value for ``key``. If it is not in the cache, compute it with ``make``."""
         with self._lock:
             if key in self._values:
                 self._values.move_to_end(key)
@@ -63,7 +63,7 @@ class Recent(Generic[T]):
 
 
 class LibrarySnapshot:
-    """Answer questions about the index as it was when it was opened."""
+    """State of the index at the time when it was opened."""
 
     def __init__(self, searcher: Searcher) -> None:
         self.searcher = searcher
@@ -72,34 +72,35 @@ class LibrarySnapshot:
 
     @cached_property
     def begin(self) -> list[Item]:
-        """Return the first items of the index, from which example queries are taken."""
+        """Return the first items of the index, which are the source of example queries."""
         return list(islice(self.searcher.index.items(), 1000))
 
     @cached_property
     def fields(self) -> dict[str, FieldType]:
-        """Return the fields that a page offers: text fields, and fields that some item has."""
+        """Return the fields that the page offers: text fields, and fields for which at least one
+        item has a value."""
         used = self.searcher.index.used_fields()
         fields = visible_fields(self.searcher.index.manifest.fields)
         return {name: kind for name, kind in fields.items() if kind == "text" or name in used}
 
     @cached_property
     def examples(self) -> list[str]:
-        """Return short sentences from the beginning of the index as example queries."""
+        """Return example queries: short sentences from the first items of the index."""
         sentences = [item.content for item in self.begin if item.modality == "text"]
         return list(dict.fromkeys(text for text in sentences if len(text) <= 60))[:6]
 
     @cached_property
     def spelling(self) -> Spelling:
-        """Return the vocabulary of the index and its encoder."""
+        """Return the known words of the index and its encoder."""
         return Spelling(self.searcher)
 
     def warm(self) -> None:
-        """Load the data that the first requests would otherwise wait for."""
+        """Load the data for which the first requests would otherwise wait."""
         _ = self.spelling.by_length, self.fields, self.examples
 
     def newest(self, filters: tuple[str, ...], span: slice) -> tuple[int, list[Item]]:
-        """Return the number of pictures that pass the filters, and the ``span`` of them, newest
-        first. Raises ProblemError 404 if one of these was deleted a moment ago."""
+        """Return the number of pictures that pass the filters, and the given ``span`` of these
+        pictures, newest first. Raises ProblemError 404 if a picture has just been deleted."""
         ids = self.by_date(filters)
         try:
             return len(ids), self.searcher.index.find(ids[span])
@@ -107,9 +108,9 @@ class LibrarySnapshot:
             raise unknown(error.args[0]) from None
 
     def by_date(self, filters: tuple[str, ...] = ()) -> list[str]:
-        """Return the ids of the pictures that pass, newest first by the date taken, or by the file
-        date if the date taken is unknown. In a library of more than ``BROWSED`` items, only
-        pictures among the first ``BROWSED`` items are listed."""
+        """Return the ids of the pictures that pass the filters, newest first by the date when they
+        were taken or, if this is unknown, by the file date. If the library has more than
+        ``BROWSED`` items, only pictures among the first ``BROWSED`` items are listed."""
         order = self.orders.get(filters)
         if order is not None:
             return order
@@ -134,10 +135,10 @@ class LibrarySnapshot:
 
 
 class Library:
-    """Provide the server's current index and its encoder. Thread-safe.
+    """Current index of the server, with its encoder. Thread-safe.
 
-    ``snapshot`` is the index as last opened. A replaced index is noticed within seconds; until the
-    new index is open, the old one answers.
+    ``snapshot`` is the most recently opened state of the index. A replaced index is detected within
+    seconds. Until the new index is open, the old index continues to answer requests.
     """
 
     def __init__(
@@ -157,8 +158,8 @@ class Library:
         self._pictures: Recent[Embeddings] = Recent(64)
 
     def do(self, work: Callable[[LibrarySnapshot], T]) -> T:
-        """Run ``work`` on the current index. Raises ProblemError 503 if the index is unreachable
-        and stays so."""
+        """Run ``work`` on the current index. Raises ProblemError 503 if the index cannot be
+        reached, even after it is reopened."""
         try:
             return work(self._current())
         except AWAY:
@@ -185,8 +186,8 @@ class Library:
         name: str,
         key: Hashable,
     ) -> Embeddings:
-        """Return the embedding of a picture, from the cache if possible; ``key`` changes when the
-        picture's contents do."""
+        """Return the embedding of a picture, from the cache if possible. ``key`` must change
+        whenever the contents of the picture change."""
         encoder = snapshot.searcher.encoder
 
         def make() -> Embeddings:
@@ -203,8 +204,8 @@ class Library:
         part: QueryPart,
         sent: Upload | None = None,
     ) -> Embeddings:
-        """Return the embedding of one part of a query; ``sent`` is the uploaded picture, if the
-        part is a picture."""
+        """Return the embedding of a query part. ``sent`` is the uploaded picture if the part is a
+        picture."""
         if part.kind == "text":
             return self.sentence(snapshot, str(part.value))
         if part.kind == "image":
@@ -212,7 +213,7 @@ class Library:
             return self.picture(snapshot, sent.path, sent.name, sent.key)
         try:
             item = find_item(snapshot.searcher.index, str(part.value))
-            # An index does not store the regions or words that a code may read.
+            # An index does not store the regions or words that some codes need.
             if snapshot.searcher.codec.reads_concepts:
                 return self.whole_item(snapshot, item)
             return snapshot.searcher.embeddings(item.id)
@@ -220,7 +221,7 @@ class Library:
             raise unknown(str(part.value)) from None
 
     def item(self, snapshot: LibrarySnapshot, item: Item) -> Embeddings:
-        """Return the embedding of an item, encoded again to get the regions or words that the index
+        """Encode an item again, and return its embedding with the regions or words, which the index
         does not store."""
         if item.modality == "text":
             return self.sentence(snapshot, item.content)
@@ -235,7 +236,7 @@ class Library:
 
     def _current(self) -> LibrarySnapshot:
         since = monotonic() - self._looked
-        # Opening is retried at most once a second.
+        # Try to open the index at most once a second.
         if self._away is not None:
             if since < 1.0:
                 raise away(self._away)
@@ -246,7 +247,8 @@ class Library:
         return self.snapshot
 
     def _look(self) -> None:
-        """Reopen the index if it was replaced; record that it is away if it is gone."""
+        """Reopen the index if it was replaced. If the index no longer exists, record that it is
+        unavailable."""
         try:
             self._take(self.snapshot.searcher.renew())
         except (BocError, OSError) as error:
@@ -256,10 +258,10 @@ class Library:
             self._looking.release()
 
     def _reopen(self) -> LibrarySnapshot:
-        """Open the index now. Raises ProblemError 503 if that fails.
+        """Open the index now. Raises ProblemError 503 if the index cannot be opened.
 
-        Requests that arrive meanwhile wait for this attempt and share its result: while a server
-        starts, each attempt takes as long as a search.
+        Requests that arrive in the meantime wait for this attempt and share its result, because
+        while a server is starting, each attempt takes as long as a search.
         """
         begun = monotonic()
         with self._looking:
@@ -277,7 +279,7 @@ class Library:
     def _take(self, searcher: Searcher) -> None:
         old = self.snapshot
         if searcher is not old.searcher:
-            # A different encoder is loaded here, while the old index still answers.
+            # If the encoder has changed, load it now, while the old index still answers requests.
             if "encoder" in vars(old.searcher):
                 _ = searcher.encoder
             fresh = LibrarySnapshot(searcher)

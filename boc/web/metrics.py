@@ -25,7 +25,7 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 
 
 class Metrics:
-    """Counters of one application in one process."""
+    """Counters for one application in one process."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -37,7 +37,7 @@ class Metrics:
         )
         self.seconds = Histogram(
             "boc_request_seconds",
-            "Seconds from request to answer.",
+            "Time from request to response in seconds.",
             ["route"],
             registry=self.registry,
             buckets=SECONDS,
@@ -47,10 +47,10 @@ class Metrics:
 
 @dataclass
 class RequestCount:
-    """Count and time each request by its route, which is the pattern of its address, such as
-    ``/api/item/{id}``. The route is "none" if no route matches or the request was refused earlier.
-    Methods outside ``METHODS`` count as "other". HEAD is answered like GET; servers drop the body
-    themselves."""
+    """Count and time requests by route, which is a URL pattern such as ``/api/item/{id}``. The
+    route is "none" if no route matches or if the request was rejected earlier. Methods that are not
+    in ``METHODS`` are counted as "other". HEAD requests are handled as GET requests; the server
+    itself drops the body."""
 
     app: ASGIApp
     metrics: Metrics

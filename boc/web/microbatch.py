@@ -1,5 +1,5 @@
-"""Encode sentences that wait at the same time as one batch: eight sentences take about as long as
-three."""
+"""Encode sentences that are waiting at the same time as a batch. Eight sentences take about as long
+as three."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from boc.types import Embeddings
 
 @dataclass(eq=False)
 class Waiting:
-    """Hold a thread's sentence until its embedding is ready."""
+    """Sentence of a thread that is waiting for the embedding."""
 
     text: str
     result: Embeddings | None = None
@@ -18,8 +18,8 @@ class Waiting:
 
 class Batcher:
     """Encode sentences for several threads. One thread at a time encodes the sentences of all
-    waiting threads. The lock ``encoding`` reserves the encoder for one thread, including for other
-    work."""
+    waiting threads. Whoever holds the lock ``encoding`` has exclusive use of the encoder, for other
+    work as well."""
 
     def __init__(self) -> None:
         self.encoding = threading.Lock()
@@ -27,8 +27,8 @@ class Batcher:
         self._waiting: list[Waiting] = []
 
     def __call__(self, encode: Callable[[Sequence[str]], Embeddings], text: str) -> Embeddings:
-        """Encode ``text``. If a batch fails, the thread that ran it gets the error; the other
-        threads then retry with their own sentences."""
+        """Encode ``text``. If a batch fails, the thread that ran the batch raises the error, and
+        the other threads try again with their own sentences."""
         mine = Waiting(text)
         with self._list:
             self._waiting.append(mine)
@@ -37,9 +37,9 @@ class Batcher:
                 return mine.result
             batch = [mine]
             with self._list:
-                if mine in self._waiting:  # otherwise its batch failed
+                if mine in self._waiting:  # otherwise, its batch has failed
                     self._waiting.remove(mine)
-                    # A batch has at most 32 sentences.
+                    # A batch contains at most 32 sentences.
                     batch += self._waiting[:31]
                     del self._waiting[:31]
             encoded = encode([each.text for each in batch])

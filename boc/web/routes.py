@@ -1,19 +1,19 @@
-"""Answer the JSON interface: one handler per route, over the index that the application serves.
+"""Handle requests to the JSON API, with one handler per route.
 
-The table gives the cost of the largest request to each route, in milliseconds of one processor, for
+The table lists the cost of the largest request to each route in milliseconds of processor time, for
 a library of 200,000 items and 30,000 words (without encoding, on a busy machine). Further requests
 of this size wait in a queue (``boc.web.http.limits``):
 
-| route | largest question | ms |
+| route | largest request | ms |
 |---|---|---|
 | search | 1,000 characters, 16 filters, 1,000 hits | 15 |
 | search by items | 64 wanted, 64 unwanted, 1,000 hits | 50 |
-| search, near-duplicates under one hit | 1,000 of 4,000 hits | 180 |
+| search, near-duplicates grouped | 1,000 of 4,000 hits | 180 |
 | the same by items | 64 wanted, 64 unwanted, 1,000 of 4,000 hits | 90 |
 | search, hybrid | 160 words, 2,000 hits fused | 100 |
 | facets | 1,000 characters, 16 filters | 10 |
 | library | 16 filters, 1,000 pictures | 110 |
-| words | 160 unknown words, 16 of them looked up | 50 |
+| words | 160 unknown words, 16 suggestions | 50 |
 | explain | any item | 40 |
 """
 
@@ -58,20 +58,21 @@ from boc.web.settings import FILTERS, SENTENCE, K, Settings
 
 
 class AnyId(PathConvertor):
-    """Match the rest of a path, including line breaks, which file names may contain."""
+    """Match the rest of a path, including line breaks, because file names may contain them."""
 
     regex = "(?s:.*)"
 
 
 register_url_convertor("any", AnyId())
 
-# Browsers check each time, since another index may have another picture under the same id.
+# Browsers must revalidate every time, because another index may use the same id for another
+# picture.
 CACHE_CONTROL = "private, no-cache"
 
 
 class Why(BaseModel):
-    """Parameters of an explanation: the query is a sentence or another item, unless a picture is
-    sent."""
+    """Parameters of an explanation. The query is a sentence or another item, unless the request
+    contains a picture."""
 
     q: str | None = Field(None, max_length=SENTENCE, description="The sentence.")
     like: str | None = Field(None, max_length=10_000, description="The id of an item.")
@@ -79,7 +80,7 @@ class Why(BaseModel):
 
 @dataclass(frozen=True)
 class Service:
-    """Parts of the service that the routes share."""
+    """Objects that all routes share."""
 
     library: Library
     thumbnails: Thumbnails
@@ -87,7 +88,7 @@ class Service:
 
 
 async def service_of(request: Request) -> Service:
-    """Return the application's service."""
+    """Return the service of the application."""
     service: Service = request.app.state.service
     return service
 
@@ -100,11 +101,11 @@ async def picture_of(
     service: Served,
     image: Annotated[
         UploadFile | None,
-        File(description="A picture; its bytes determine its format, not its name."),
+        File(description="A picture. Its contents, not its name, determine the format."),
     ] = None,
 ) -> AsyncIterator[Upload | None]:
-    """Keep the uploaded picture until its request ends. Raises ProblemError 415 for a POST without
-    a picture."""
+    """Keep the uploaded picture until the request ends. Raises ProblemError 415 for a POST request
+    without a picture."""
     if image is not None:
         limits = service.settings.upload, service.settings.pixels
         kept = uploads.keep_upload(await image.read(), image.filename, *limits)
@@ -115,23 +116,23 @@ async def picture_of(
         kind = request.headers.get("content-type", "").lower()
         raise ProblemError(
             400 if kind.startswith("multipart/form-data") else 415,
-            f"no picture in a body of type {kind[:100]!r}; send a form (multipart/form-data) with "
-            "a file image",
+            f"the body of type {kind[:100]!r} contains no picture; send a form "
+            "(multipart/form-data) with a file named image",
         )
     yield None
 
 
 async def check_parameters(request: Request) -> None:
-    """Raise ProblemError 400 for a parameter that the route does not have: otherwise a misspelt
-    parameter would be ignored."""
+    """Raise ProblemError 400 for an unknown parameter, because a misspelt parameter would otherwise
+    be ignored."""
     paths = request.app.openapi()["paths"]
     operations = paths[request.scope["route"].path_format]
     entries = operations[request.method.lower()].get("parameters", [])
     names = [entry["name"] for entry in entries if entry["in"] == "query"]
     for name in request.query_params:
         if name not in names:
-            known = f"known: {', '.join(names)}" if names else "leave it out"
-            raise ProblemError(400, f"no parameter {name[:100]!r} here; {known}")
+            known = f"known: {', '.join(names)}" if names else "omit it"
+            raise ProblemError(400, f"unknown parameter {name[:100]!r}; {known}")
 
 
 Sent = Annotated[Upload | None, Depends(picture_of)]
@@ -169,8 +170,8 @@ def info(service: Served) -> Response:
 @api.get("/search")
 @api.post("/search")
 def search(service: Served, question: Parameters, sent: Sent) -> Response:
-    """Search by a sentence, by items, by a picture, or by a combination. Items that the query names
-    are left out of the hits."""
+    """Search by a sentence, by items, by a picture, or by a combination of these. Items in the
+    query are excluded from the hits."""
     query = question.query(sent)
     library = service.library
 
@@ -189,10 +190,10 @@ def search(service: Served, question: Parameters, sent: Sent) -> Response:
 def library(
     service: Served,
     filters: Annotated[list[str], Query(alias="filter", max_length=FILTERS)] = [],  # noqa: B006
-    skip: Annotated[int, Query(ge=0, description="Pictures to pass over.")] = 0,
-    k: Annotated[int, Query(ge=1, le=K, description="Pictures to return at most.")] = 60,
+    skip: Annotated[int, Query(ge=0, description="Number of pictures to skip.")] = 0,
+    k: Annotated[int, Query(ge=1, le=K, description="Maximum number of pictures.")] = 60,
 ) -> Response:
-    """List the pictures of the index without a search, newest first."""
+    """List the pictures in the index without a search, newest first."""
 
     def look(snapshot: LibrarySnapshot) -> serialize.Json:
         count, items = snapshot.newest(tuple(filters), slice(skip, skip + k))
@@ -203,8 +204,9 @@ def library(
 
 @api.post("/library")
 def keep_picture(service: Served, sent: Sent) -> Response:
-    """Save a picture to the owner's chosen folder and add it to the index; it becomes searchable
-    within seconds. A picture sent twice is saved once; one that cannot be encoded is not saved."""
+    """Save a picture to the folder that the owner of the server chose, and add it to the index. The
+    picture can be found within seconds. A picture that is sent twice is saved only once, and a
+    picture that cannot be encoded is not saved."""
     folder = service.settings.keep
     if folder is None or sent is None:
         raise ProblemError(403, "this server does not accept picture uploads")
@@ -217,7 +219,7 @@ def keep_picture(service: Served, sent: Sent) -> Response:
             undo.callback(path.unlink, missing_ok=True)
         with replacing(path) as temporary:
             shutil.copyfile(sent.path, temporary)
-        # The next sync gives the picture the same id, if this folder is the indexed one.
+        # If this folder is the indexed folder, the next sync will assign the same id.
         report = service.library.do(
             lambda snapshot: add_pictures(
                 snapshot.searcher,
@@ -237,7 +239,7 @@ def keep_picture(service: Served, sent: Sent) -> Response:
 
 @api.get("/words")
 def words(service: Served, q: Annotated[str, Query(max_length=SENTENCE)]) -> Response:
-    """List the words of a sentence that neither the index nor its encoder knows."""
+    """List the words in a sentence that neither the index nor its encoder knows."""
 
     def look(snapshot: LibrarySnapshot) -> serialize.Json:
         return {"unknown": [each._asdict() for each in snapshot.spelling.unknown(q)]}
@@ -248,7 +250,7 @@ def words(service: Served, q: Annotated[str, Query(max_length=SENTENCE)]) -> Res
 @api.get("/facets")
 @api.post("/facets")
 def facets(service: Served, question: Parameters, sent: Sent) -> Response:
-    """Count the hits, or the newest pictures, with each value of each field."""
+    """Count the hits, or the newest pictures, for each value of each field."""
     asks = question.q or question.like or question.unlike or sent
     query = question.query(sent) if asks else None
 
@@ -269,11 +271,11 @@ def facets(service: Served, question: Parameters, sent: Sent) -> Response:
 @api.get("/explain/{id:any}")
 @api.post("/explain/{id:any}")
 def why(service: Served, id: str, parameters: Annotated[Why, Query()], sent: Sent) -> Response:
-    """Explain an item's score for a sentence, for another item, or for a picture."""
+    """Explain the score of an item for a sentence, for another item, or for a picture."""
     q = parameters.q
     like = parameters.like
     if [q, like, sent].count(None) != 2:
-        raise BocError("give q (a sentence) or like (an item's id), or send a picture")
+        raise BocError("pass q (a sentence) or like (the id of an item), or send a picture")
     library = service.library
 
     def explain(snapshot: LibrarySnapshot) -> serialize.Json:
@@ -282,7 +284,7 @@ def why(service: Served, id: str, parameters: Annotated[Why, Query()], sent: Sen
             encoded = library.picture(snapshot, sent.path, sent.name, sent.key)
         elif like is not None:
             query = find(snapshot, like)
-            # If its picture is missing, an item has only its stored vector.
+            # If the picture file is missing, only the stored vector of the item is available.
             try:
                 encoded = library.whole_item(snapshot, query)
             except ImageError:
@@ -297,7 +299,7 @@ def why(service: Served, id: str, parameters: Annotated[Why, Query()], sent: Sen
             find(snapshot, id),
             partial(library.item, snapshot),
             snapshot.labels,
-            # Words and pictures are added to this number of terms.
+            # Add words and pictures to this number of terms.
             labelled=12,
         )
         return serialize.explanation(explanation)
@@ -325,7 +327,7 @@ def thumb(
     id: str,
     side: Annotated[
         int,
-        Query(description=f"Pixels of the longer side: one of {', '.join(map(str, SIDES))}."),
+        Query(description=f"Length of the longer side in pixels: {', '.join(map(str, SIDES))}."),
     ] = 240,
 ) -> Response:
     """Return the thumbnail of a picture, or of the picture that a sentence describes."""
@@ -343,7 +345,7 @@ def thumb(
 
 @api.get("/picture/{id:any}")
 def original(service: Served, id: str) -> StreamingResponse:
-    """Return the unchanged file of a picture, as a download."""
+    """Return the original file of a picture as a download."""
     entry = service.library.do(lambda snapshot: find(snapshot, id))
     stack = ExitStack()
     content = stack.enter_context(opened(entry))
@@ -365,18 +367,18 @@ def originals(
     service: Served,
     ids: Annotated[list[str], Query(alias="id", min_length=1, max_length=100)],
 ) -> StreamingResponse:
-    """Return the unchanged files of several pictures as one ZIP. A sentence stands for the picture
-    that it describes."""
+    """Return the original files of several pictures as a ZIP file. The id of a sentence stands for
+    the picture that the sentence describes."""
     entries = service.library.do(
         lambda snapshot: dict.fromkeys(find_picture(snapshot, each) for each in ids),
     )
-    # A picture that cannot be sent is refused before anything is sent.
+    # If a picture cannot be sent, reject the request before sending any data.
     for entry in entries:
         with opened(entry):
             pass
 
     def read() -> Iterator[bytes]:
-        # Without ``seek``, the archive is written from its beginning to its end.
+        # Without ``seek``, the archive is written sequentially.
         blocks: list[bytes] = []
 
         def write(block: bytes) -> int:
@@ -405,7 +407,7 @@ def originals(
 
 @contextmanager
 def opened(entry: Item) -> Iterator[Content]:
-    """Open the file of a picture. Raises ProblemError 404 if it cannot be read or decoded."""
+    """Open the file of a picture. Raises ProblemError 404 if the file cannot be read or decoded."""
     try:
         with open_content(entry) as content:
             yield content
@@ -414,8 +416,8 @@ def opened(entry: Item) -> Iterator[Content]:
 
 
 def captions(snapshot: LibrarySnapshot, item: Item) -> list[str]:
-    """Return the other sentences that describe the same picture, found by the ids that boc gives to
-    the captions of a table."""
+    """Return the other sentences that describe the same picture. They are found by the ids that boc
+    assigns to the captions in a table."""
     if not item.group or not snapshot.searcher.index.manifest.items["text"]:
         return []
     ids = [f"{item.group}#{number}" for number in range(serialize.CAPTIONS)]
@@ -431,13 +433,14 @@ def captions(snapshot: LibrarySnapshot, item: Item) -> list[str]:
 
 
 def find_picture(snapshot: LibrarySnapshot, id: str) -> Item:
-    """Return a picture, or the picture that a sentence describes. Raises the errors of ``find``."""
+    """Return a picture, or the picture that a sentence describes. Raises the same errors as
+    ``find``."""
     entry = find(snapshot, id)
     return entry if entry.modality == "image" else find(snapshot, entry.group)
 
 
 def find(snapshot: LibrarySnapshot, id: str) -> Item:
-    """Return an item. Raises ProblemError 404 for an unknown id."""
+    """Return the item with the given id. Raises ProblemError 404 for an unknown id."""
     try:
         return snapshot.searcher.index.find([id])[0]
     except KeyError:

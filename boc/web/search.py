@@ -1,4 +1,4 @@
-"""Define search requests of the interface: their parameters, and the timed response."""
+"""Search requests of the JSON API: the parameters, and the response."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from boc.web.live_index import LibrarySnapshot
 from boc.web.pictures.uploads import Upload
 from boc.web.settings import FILTERS, SENTENCE, K
 
-MOST = 10_000_000  # upper limit on the number of terms in a request
-ITEMS = 64  # largest number of items that a query marks as wanted, and as unwanted
-UNWANTED = 16  # largest number of unwanted words and sentences in a query
+MOST = 10_000_000  # maximum number of terms in a request
+ITEMS = 64  # maximum number of wanted items in a query, and of unwanted items
+UNWANTED = 16  # maximum number of unwanted words and sentences in a query
 Id = Annotated[str, Field(min_length=1, max_length=10_000)]
 
 LIMITS: Mapping[str, tuple[Any, Any]] = {
@@ -31,12 +31,12 @@ LIMITS: Mapping[str, tuple[Any, Any]] = {
     "query_z": (int | None, Field(None, alias="z", ge=1, le=MOST)),
     "sort": (str | None, Field(None, max_length=1000)),
 }
-"""Types and limits of the parameters whose types or limits differ from ``SearchOptions``."""
+"""Types and limits of the parameters that differ from ``SearchOptions``."""
 
 
 def parameters() -> dict[str, Any]:
-    """Return the fields of ``SearchOptions`` as request parameters, with descriptions from its
-    docstring."""
+    """Return the fields of ``SearchOptions`` as request parameters, with descriptions from the
+    docstring of the class."""
     types = get_type_hints(SearchOptions)
     entries = re.findall(
         r"^ +(\w+) : .*\n((?: {8}.*\n)+)",
@@ -56,16 +56,16 @@ _Options: Any = create_model("_Options", **parameters())
 
 
 class Question(_Options):
-    """Parameters of a search: its options, and a sentence, items, or both. A picture may be sent
-    along."""
+    """Parameters of a search: the search options, and a sentence, items, or both. The request may
+    also contain a picture."""
 
     q: str | None = Field(
         None,
         max_length=SENTENCE,
-        description='What the picture shows; -word or -"some words": what it does not.',
+        description='Description of the picture; -word or -"some words" excludes things.',
     )
-    like: list[Id] = Field([], max_length=ITEMS, description="Ids of items: more like these.")
-    unlike: list[Id] = Field([], max_length=ITEMS, description="Ids of items: less like these.")
+    like: list[Id] = Field([], max_length=ITEMS, description="Ids of similar items.")
+    unlike: list[Id] = Field([], max_length=ITEMS, description="Ids of dissimilar items.")
 
     def options(self, snapshot: LibrarySnapshot) -> SearchOptions:
         """Return the search options for an index. Raises BocError for an unknown field, and for
@@ -73,7 +73,7 @@ class Question(_Options):
         manifest = snapshot.searcher.index.manifest
         if (self.rerank or manifest.rerank) != "dot" and manifest.concept_dtype is None:
             raise BocError(
-                f"the index has no concept sets, which {self.rerank} compares; leave rerank out",
+                f"the index has no concept sets, which {self.rerank} compares; omit rerank",
             )
         values = {each.name: getattr(self, each.name) for each in fields(SearchOptions)}
         values["find"] = snapshot.searcher.target(self.find)
@@ -81,13 +81,13 @@ class Question(_Options):
         return SearchOptions(**values)
 
     def query(self, sent: Upload | None = None) -> Query:
-        """Return the query, including the uploaded picture. Raises BocError if the query is
-        empty."""
+        """Return the query, with the uploaded picture if there is one. Raises BocError if the query
+        is empty."""
         sentence, minus = parse_text(self.q)
-        # Each unwanted text is encoded separately.
+        # Each unwanted text must be encoded separately.
         if len(minus) > UNWANTED:
             raise BocError(
-                f"the sentence has {len(minus)} unwanted parts, the limit is {UNWANTED}; leave "
+                f"the sentence has {len(minus)} unwanted parts, but the limit is {UNWANTED}; leave "
                 "some out",
             )
         return Query.of(

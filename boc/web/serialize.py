@@ -1,4 +1,4 @@
-"""Convert items, terms and parts to JSON."""
+"""Convert items, terms and explanations to JSON."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from boc.explain.score import Explanation
 from boc.inputs.file_facts import visible_fields
 from boc.types import Item, TermMatrix
 
-CAPTIONS = 12  # largest number of captions sent per picture
+CAPTIONS = 12  # maximum number of captions per picture in a response
 
 Json = dict[str, Any]
 
 
 def item(entry: Item) -> Json:
-    """Return an item as JSON. A picture has its file name instead of its path, its size from the
-    metadata fields (None without them), and in ``thumb`` the address of its thumbnail."""
+    """Return an item as JSON. For a picture, the JSON contains the file name instead of the path,
+    the size according to the metadata (None if it is unknown), and the URL of its thumbnail in
+    ``thumb``."""
     picture = entry.modality == "image"
     width = entry.fields.get("width")
     height = entry.fields.get("height")
@@ -39,14 +40,15 @@ def item(entry: Item) -> Json:
 
 
 def thumb(id: str) -> str:
-    """Return the address of an item's thumbnail, relative to the page of its index."""
-    # Browsers resolve dot segments, but not between encoded slashes.
+    """Return the URL of an item's thumbnail, relative to the page of the index."""
+    # Encode the slashes, because browsers would otherwise resolve dot segments.
     odd = {"", ".", ".."} & set(id.split("/"))
     return "api/thumb/" + quote(id, safe="" if odd else "/")
 
 
 def word_answers(terms: TermMatrix, words: Mapping[int, str]) -> list[Json]:
-    """Return the words of one row of terms, most frequent first; ties go to the lower term."""
+    """Return the words for a single row of terms, most frequent first, with ties ordered by
+    term."""
     pairs = sorted(
         zip(terms.indices.tolist(), terms.data.tolist(), strict=True),
         key=lambda pair: (-pair[1], pair[0]),
@@ -57,7 +59,7 @@ def word_answers(terms: TermMatrix, words: Mapping[int, str]) -> list[Json]:
 
 
 def explanation(result: Explanation) -> Json:
-    """Return an explanation as JSON, with thumbnails for its examples."""
+    """Return an explanation as JSON, with thumbnails of the examples."""
     answer = result.to_dict()
     for term in answer["terms"]:
         term["examples"] = [{**each, "thumb": thumb(each["id"])} for each in term["examples"]]

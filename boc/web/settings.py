@@ -1,4 +1,4 @@
-"""Define the settings and limits of a server for one index."""
+"""Settings and limits of a server for one index."""
 
 import os
 import secrets
@@ -9,34 +9,36 @@ from pathlib import Path
 
 
 def default_cache() -> Path:
-    """Return the default thumbnail folder, in XDG_CACHE_HOME, ~/.cache, or the temporary folder."""
+    """Return the default folder for thumbnails, in XDG_CACHE_HOME, ~/.cache, or the temporary
+    folder."""
     try:
         home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    except RuntimeError:  # the user has no home folder, as in a container
+    except RuntimeError:  # the user has no home folder, for example in a container
         home = Path(tempfile.gettempdir()) / f"boc-{os.getuid()}"
     return home / "boc" / "thumbnails"
 
 
-K = 1000  # largest number of hits per search
-SENTENCE = 1000  # largest number of characters in a sentence
+K = 1000  # maximum number of hits per search
+SENTENCE = 1000  # maximum length of a sentence in characters
 FILTERS = 16
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Configure the server of index ``name`` at ``at``. With a ``token``, every request for data
-    must carry it.
+    """Configuration of a server for the index ``name`` at ``at``. If ``token`` is set, every
+    request for data must include the token.
 
-    ``hosts`` lists host names that requests may use in addition to loopback and ``host``; without
-    this check a foreign page could reach the server through a name that points here. ``upload``
-    limits the bytes and ``pixels`` the pixels of an uploaded picture, ``decoding`` limits the total
-    pixels of all pictures being decoded, and ``cache_bytes`` limits the total size of all
-    thumbnails. ``active`` requests, and ``uploads`` of pictures, are processed at a time and
-    ``waiting`` more may wait; further requests are rejected. ``patience`` is the number of seconds
-    within which a body must arrive, ``look_every`` the number of seconds between checks whether the
-    index was replaced. ``keep`` is the folder for pictures that clients add; None forbids adding.
-    ``secret`` signs cookies, which are valid until the server restarts.
+    ``hosts`` lists host names that requests may use in addition to loopback names and ``host``.
+    Without this check, a page on another site could access the server through a host name that
+    resolves to this machine. ``upload`` is the maximum size of an uploaded picture in bytes and
+    ``pixels`` its maximum number of pixels. ``decoding`` is the maximum total number of pixels of
+    all pictures that are decoded at the same time, and ``cache_bytes`` is the maximum total size of
+    the thumbnails. At most ``active`` requests and ``uploads`` of pictures are processed at the
+    same time, and ``waiting`` more can wait; further requests are rejected. A request body must
+    arrive within ``patience`` seconds. Every ``look_every`` seconds, the server checks whether the
+    index was replaced. ``keep`` is the folder for pictures that clients add; None disables adding
+    pictures. ``secret`` signs cookies, which are valid until the server restarts.
     """
 
     name: str

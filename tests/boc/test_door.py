@@ -146,16 +146,16 @@ def pets(library: Path) -> boc.Index:
 
 
 WRONG: list[tuple[Callable[[boc.Index], object], str]] = [
-    (lambda index: boc.open(5), "5 cannot name an index; use lower-case letters"),
+    (lambda index: boc.open(5), "5 is not a valid index name; use lower-case letters"),
     (
         lambda index: boc.open("photos", "/tmp/data"),
-        "'/tmp/data' is not an address; write file:DIR, for example file:/tmp/data",
+        "'/tmp/data' is not an address; use file:DIR, for example file:/tmp/data",
     ),
     (
         lambda index: index.search(
             image=io.TextIOWrapper(io.BytesIO(b"\xff")),
         ),
-        "opened by 'rb', got TextIOWrapper",
+        "opened with 'rb', got TextIOWrapper",
     ),
     (
         lambda index: boc.open("nothing", index.at),
@@ -173,11 +173,11 @@ WRONG: list[tuple[Callable[[boc.Index], object], str]] = [
     ),
     (
         lambda index: index.search(vector=np.zeros((2, 16))),
-        r"must have the shape \(d,\), got \(2, 16\)",
+        r"must have shape \(d,\), got \(2, 16\)",
     ),
     (
         lambda index: index.search(vector=[1.0, 2.0]),
-        r"of shape \(1, 2\); give rows of 16",
+        r"have shape \(1, 2\); pass an array of shape \(n, 16\)",
     ),
     (
         lambda index: index.search(
@@ -188,13 +188,13 @@ WRONG: list[tuple[Callable[[boc.Index], object], str]] = [
     ),
     (
         lambda index: index.search(image=io.StringIO("x")),
-        "a file opened by 'rb', got StringIO",
+        "a file opened with 'rb', got StringIO",
     ),
     (
         lambda index: index.search(
             image=UploadFile(io.BytesIO()),
         ),
-        r"got UploadFile; write upload\.file for an upload",
+        r"got UploadFile; for an upload, pass upload\.file",
     ),
     (lambda index: index.search(image=b""), r"the picture: empty file \(0 bytes\)"),
     (lambda index: index.search("a dog", k=0), "k must be at least 1, got 0"),
@@ -208,14 +208,14 @@ WRONG: list[tuple[Callable[[boc.Index], object], str]] = [
     (lambda index: index["nobody.png"], "has no item 'nobody.png'"),
     (
         lambda index: index.get(index.search("a red box")[0]),
-        "give the id of an item, such as a hit's id",
+        "pass the id of an item, such as hit.id",
     ),
     (lambda index: index.search(image="."), "Is a directory.*; check its name and folder"),
     (
         lambda index: build_index("x", np.zeros((2, 2))),
         r"got array\(\[\[0\., .*; save arrays with numpy\.save",
     ),
-    (lambda index: plugins.encoder(object()), "an encoder must be text .* got object"),
+    (lambda index: plugins.encoder(object()), "an encoder must be a name .* got object"),
     (lambda index: index.sync(None), "a source must be a path or a list of paths, got None"),
 ]
 
@@ -425,7 +425,7 @@ def test_hits_are_values_a_table_and_pictures(
         "content",
     ]
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(BocError, match="install it: pip install pandas"):
+    with pytest.raises(BocError, match="install it with: pip install pandas"):
         hits.to_pandas()
 
 

@@ -171,7 +171,7 @@ WRONG: list[tuple[Callable[[boc.Index], Any], type[Exception], str]] = [
     (
         lambda index: index.add(WHITE / 2, id="x"),
         boc.BocError,
-        "float64 is not a picture; give",
+        "float64 is not a picture; pass",
     ),
     (
         lambda index: index.add(["a.png", WHITE], id="x"),
@@ -186,7 +186,7 @@ WRONG: list[tuple[Callable[[boc.Index], Any], type[Exception], str]] = [
     (
         lambda index: index.add("photos.h5", id="x"),
         boc.BocError,
-        "give metadata= for others",
+        "pass metadata= for other sources",
     ),
     (
         lambda index: index.add("damaged.png"),
@@ -204,12 +204,12 @@ WRONG: list[tuple[Callable[[boc.Index], Any], type[Exception], str]] = [
             fields={"width": "wide"},
         ),
         boc.BocError,
-        "width is of type integer, 'wide' is not; give a whole number",
+        "width is of type integer, but 'wide' is not; use a 64-bit integer",
     ),
     (
         lambda index: index.delete(3),  # type: ignore
         boc.BocError,
-        "ids must be one id or several, got 3",
+        "ids must be one or more ids, got 3",
     ),
 ]
 

@@ -93,7 +93,7 @@ def test_newer_format_is_refused() -> None:
     raw = asdict(new_manifest(3, 2)) | {"format": FORMAT + 1, "invention": True}
     with pytest.raises(
         ManifestError,
-        match=f"index format {FORMAT + 1}, this boc reads format {FORMAT}; upgrade",
+        match=f"index format {FORMAT + 1}, but this version of boc reads format {FORMAT}; upgrade",
     ):
         Manifest.from_dict(raw, where="here")
 
@@ -105,20 +105,24 @@ def test_newer_format_is_refused() -> None:
 def test_a_missing_entry_is_named(entry: str) -> None:
     raw = asdict(new_manifest(3, 2))
     del raw[entry]
-    with pytest.raises(ManifestError, match=rf"missing or unknown \({entry}\)"):
+    with pytest.raises(ManifestError, match=rf"missing or unknown manifest entries \({entry}\)"):
         Manifest.from_dict(raw, where="here")
 
 
 def test_unknown_entries_are_named() -> None:
     raw = asdict(new_manifest(3, 2)) | {"zeal": 1, "ardour": 2}
-    with pytest.raises(ManifestError, match=r"missing or unknown \(ardour, zeal\)"):
+    with pytest.raises(
+        ManifestError,
+        match=r"missing or unknown manifest entries \(ardour, zeal\)",
+    ):
         Manifest.from_dict(raw, where="here")
 
 
 @pytest.mark.parametrize("number", range(FORMAT))
 def test_an_older_format_is_refused(number: int) -> None:
     message = (
-        f"here: index format {number}, this boc reads format {FORMAT}; rebuild the index "
+        f"here: index format {number}, but this version of boc reads format {FORMAT}; "
+        "rebuild the index "
         r"with boc\.build_index\(\.\.\., replace=True\)"
     )
     with pytest.raises(ManifestError, match=message):

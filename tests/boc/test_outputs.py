@@ -88,5 +88,5 @@ def test_model_replaces_no_foreign_file(library: Path, tmp_path: Path, name: str
     (tmp_path / name).write_text("mine")
     result = boc(f"train {library}/regions.h5 -o {tmp_path} --set=held_out=8")
     assert result.exit_code == 1
-    assert "boc did not make" in result.stderr
+    assert "boc did not create" in result.stderr
     assert contents(tmp_path) == {name: b"mine"}

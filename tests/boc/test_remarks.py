@@ -85,7 +85,7 @@ def test_what_a_sentence_denies_is_unwanted(sentence: str, rest: str, minus: lis
     assert read_negations(sentence) == (rest, minus)
     query = Query.of(sentence)
     assert [part.value for part in query.parts if part.weight < 0] == minus
-    assert query.note.startswith("read as: ") is bool(minus)
+    assert query.note.startswith("interpreted as: ") is bool(minus)
     assert query.parts == Query.of(rest, minus=minus).parts
 
 
@@ -94,8 +94,8 @@ def test_notes_are_the_same_in_python_and_on_the_command_line(library: Path):
     searcher = Searcher.open("photos", at, device="cpu")
     hits = searcher.search("a red box, no giraffe", k=3)
     assert hits.notes == [
-        "read as: a red box -giraffe",
-        "the encoder hardly knows 'giraffe' (0 captions); the nearest are shown",
+        "interpreted as: a red box -giraffe",
+        "the encoder barely knows 'giraffe' (0 captions); showing the nearest items",
     ]
     together = searcher.search_texts(["a red box, no giraffe", "a red box"], k=3)
     for found, alone in zip(together, (hits, searcher.search("a red box", k=3)), strict=True):
@@ -108,7 +108,7 @@ def test_notes_are_the_same_in_python_and_on_the_command_line(library: Path):
     answer = json.loads(run(f"search photos 猫 --at {at} --json").stdout)
     assert answer["hits"] == []
     (note,) = answer["notes"]
-    assert note == "the encoder knows no word of '猫': searched by words of names and labels"
+    assert note == "the encoder does not know any word of '猫'; searched names and labels instead"
 
 
 def test_words_of_documents_of_others_are_not_searched(
@@ -118,10 +118,16 @@ def test_words_of_documents_of_others_are_not_searched(
     monkeypatch.setattr(searcher.index, "searches_words", False)
     monkeypatch.setattr(searcher.index, "match", None)
     hits = searcher.search("猫")
-    assert (hits, hits.notes) == ([], ["the encoder knows no word of '猫': nothing matches it"])
+    assert (hits, hits.notes) == (
+        [],
+        ["the encoder does not know any word of '猫'; there are no matches"],
+    )
 
 
 def test_scores_that_are_all_zero_are_no_hits(searcher: Searcher):
     nothing = Embeddings("text", 0 * searcher.embeddings("003.png").vectors)
     [hits] = searcher.search_vectors(nothing, k=3)
-    assert (hits, hits.notes) == ([], ["all scores are 0: the query is like nothing here"])
+    assert (hits, hits.notes) == (
+        [],
+        ["all scores are 0: no item in the index is similar to the query"],
+    )

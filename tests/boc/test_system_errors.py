@@ -264,7 +264,8 @@ def test_a_disk_without_locks_is_not_written_to(
     number: int,
 ):
     refuse_locks(monkeypatch, number)
-    rule = rf"{tmp_path}(/new)?: this disk has no file locks \({os.strerror(number)}\).* local disk"
+    reason = os.strerror(number)
+    rule = rf"{tmp_path}(/new)?: this disk does not support file locks \({reason}\).* local disk"
     with pytest.raises(BocError, match=rule), replacing(tmp_path / "file"):
         pass
     with pytest.raises(BocError, match=rule), file_lock(tmp_path / "lock", "it is"):
@@ -290,4 +291,7 @@ def test_an_index_on_a_disk_without_locks_is_searched(
     run(f'search photos "a red box" --at {at}')
     run(f"info photos --at {at}")
     told = boc(f"delete photos 000.png --at {at}")
-    assert (told.exit_code, "has no file locks (No locks available)" in told.stderr) == (1, True)
+    assert (told.exit_code, "does not support file locks (No locks available)" in told.stderr) == (
+        1,
+        True,
+    )

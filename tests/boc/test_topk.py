@@ -58,5 +58,5 @@ def test_blocks_of_columns_give_what_the_whole_gives(
 
 
 def test_no_blocks_are_refused():
-    with pytest.raises(ValueError, match="no block of scores"):
+    with pytest.raises(ValueError, match="no blocks of scores"):
         topk_of_blocks([], 1)

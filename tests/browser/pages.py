@@ -166,7 +166,7 @@ def query_of(page: Any) -> dict[str, list[str]]:
 def word(page: Any, text: str) -> Any:
     """The button that looks for a word in the picture of the dialog: not a term's of the same
     name."""
-    return page.get_by_role("group", name="Words to look for").get_by_role(
+    return page.get_by_role("group", name="Words to locate").get_by_role(
         "button",
         name=text,
         exact=True,

@@ -41,6 +41,6 @@ def test_page_below_a_prefix(
         "image => image.complete && image.naturalWidth > 0",
     )
     assert page.url.startswith(url)
-    page.get_by_title("Start again").click()
+    page.get_by_title("Start a new search").click()
     page.wait_for_selector("#results[data-shows=library]")
     assert page.url == url

@@ -129,7 +129,7 @@ def test_hits_are_ordered_by_date_with_the_keyboard(visit: Any, server: str):
     page.route("**/api/search?*", dated)
     page.goto(f"{server}?q=red")
     best = settle(page)
-    order = page.get_by_label("Order of the hits")
+    order = page.get_by_label("Sort order")
     assert order.input_value() == ""
     order.focus()
     newest = settle_after(
@@ -140,7 +140,7 @@ def test_hits_are_ordered_by_date_with_the_keyboard(visit: Any, server: str):
     assert query_of(page)["sort"] == ["-taken"]
     assert newest[:4] == best[9::10]  # the last year first
     assert set(newest) == set(best)
-    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "Order of the hits"
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "Sort order"
     assert violations(page) == []
     oldest = settle_after(
         page,
@@ -210,9 +210,9 @@ EMPTY = {
 def test_near_duplicates_are_a_setting(visit: Any, server: str):
     page = visit(f"{server}?q=red")
     settle(page)
-    page.get_by_role("button", name="Settings of the search").click()
-    settle_after(page, "/api/s", page.get_by_label("Under the best").check)
+    page.get_by_role("button", name="Search settings").click()
+    settle_after(page, "/api/s", page.get_by_label("Grouped").check)
     assert query_of(page)["collapse"] == ["true"]
     page.reload()
     settle(page)
-    assert page.get_by_label("Under the best").is_checked()
+    assert page.get_by_label("Grouped").is_checked()

@@ -79,7 +79,7 @@ def away(page: Any) -> None:
         times=1,
     )
     page.fill("#q", "blue")
-    page.wait_for_selector("#notice >> text=does not answer")
+    page.wait_for_selector("#notice >> text=does not respond")
 
 
 def upload(page: Any) -> None:
@@ -93,7 +93,7 @@ def upload(page: Any) -> None:
 
 
 def settings(page: Any) -> None:
-    page.get_by_role("button", name="Settings of the search").click()
+    page.get_by_role("button", name="Search settings").click()
 
 
 ASKED = f"?q={quote(SENTENCE)}"
@@ -122,7 +122,7 @@ STATES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     ),
     "refused": (
         f"{ASKED}&filter=none%3E1",
-        lambda page: page.wait_for_selector("text=could not be answered"),
+        lambda page: page.wait_for_selector("text=The search failed"),
     ),
     "upload": ("", upload),
     "empty": ("", empty),
@@ -207,5 +207,5 @@ def test_a_narrow_screen_scrolls_one_way(
         )
     elif query:
         settle(page)
-        page.get_by_role("button", name="Settings of the search").click()
+        page.get_by_role("button", name="Search settings").click()
     assert page.evaluate("document.documentElement.scrollWidth") <= 360

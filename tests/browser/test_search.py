@@ -218,7 +218,7 @@ def test_an_address_holds_the_whole_state(visit: Any, server: str):
     page = visit(f"{server}?k=10")
     page.fill("#q", SENTENCE)
     settle(page)
-    page.get_by_role("button", name="Settings of the search").click()
+    page.get_by_role("button", name="Search settings").click()
     settle_after(
         page,
         "hybrid=rrf",

@@ -157,7 +157,7 @@ def test_reload_keeps_the_place_and_back_closes_the_picture(hand: Hand):
 def test_settings_are_shown_and_hidden(hand: Hand):
     page = hand.page
     hand.asks(SENTENCE)
-    hand.click(page.get_by_role("button", name="Settings of the search"))
+    hand.click(page.get_by_role("button", name="Search settings"))
     assert page.locator("#panel").is_visible()
     page.focus("#q")
     page.keyboard.press("Escape")
@@ -170,7 +170,7 @@ def test_an_unknown_word_is_named_and_put_right(hand: Hand):
     page = hand.page
     hand.asks("a gren kite with a submarien")
     page.wait_for_selector(
-        "#meter >> text=“gren”, “submarien” are no words of this library or its model",
+        "#meter >> text=“gren”, “submarien” are unknown to this library and its model",
     )
     settle_after(
         page,
@@ -190,9 +190,9 @@ def test_what_looks_like_a_filter_is_told(visit: Any, scenes: Any):
     page = visit(scenes.url, expected="Failed to load resource")
     hand = Hand(page)
     hand.asks("a kite camera:canon")
-    page.wait_for_selector("#meter >> text=“camera:” is no filter here; these are: taken")
+    page.wait_for_selector("#meter >> text=“camera:” is not a filter here; use taken")
     page.fill("#q", "a kite year:20 ")
-    page.wait_for_selector("text=Taken is of type date, '20' is not; give a date")
+    page.wait_for_selector("text=Taken is of type date, but '20' is not; use an ISO 8601 date")
     page.get_by_role("button", name="Remove taken is 20").click()
     hand.asks(f"a kite {YEAR}")
     shown = settle_after(
@@ -226,7 +226,7 @@ def test_search_by_a_picture_of_ones_own(hand: Hand, scenes: Any):
     page.wait_for_selector("text=60 pictures, newest first")
     page.go_forward()
     assert settle(page) == shown
-    page.get_by_title("Start again").click()
+    page.get_by_title("Start a new search").click()
     page.wait_for_selector("text=60 pictures, newest first")
     assert hand.clicks == 1
 

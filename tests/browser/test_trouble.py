@@ -26,7 +26,7 @@ def test_server_dies(visit: Any, library: Path, tmp_path: Path):
         process.kill()
         process.join()
         page.fill("#q", "something blue at the right")
-        page.wait_for_selector("#notice >> text=The server does not answer")
+        page.wait_for_selector("#notice >> text=The server does not respond")
         page.wait_for_selector("#notice >> text=Trying again in")
         assert ids(page) == before
         assert page.locator("#results.stale").count() == 1
@@ -42,7 +42,7 @@ def test_a_server_that_dies_under_an_explanation(visit: Any, server: str):
     page.route("**/api/explain/**", lambda route: route.abort())
     page.locator("a.open").first.click()
     page.get_by_text("Why was it found?").click()
-    page.wait_for_selector("dialog >> text=The server does not answer")
+    page.wait_for_selector("dialog >> text=The server does not respond")
     page.unroute("**/api/explain/**")
     page.get_by_role("button", name="Try again").click()
     unfold(page)
@@ -82,7 +82,7 @@ def test_the_token_is_asked_for(visit: Any, odd_server: str):
     page = visit(f"{odd_server}?q=red", expected=NETWORK)
     page.get_by_label("Token").fill("wrong")
     page.keyboard.press("Enter")
-    page.wait_for_selector("text=That is not the token")
+    page.wait_for_selector("text=Wrong token")
     page.get_by_label("Token").fill(SECRET)
     page.keyboard.press("Enter")
     assert len(settle(page)) == 6

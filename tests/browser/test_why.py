@@ -97,7 +97,7 @@ def test_a_picture_is_explained_for_a_picture(
     settle(page)
     page.locator("a.open").nth(1).click()
     unfold(page)
-    assert page.get_by_alt_text("The picture you asked by").is_visible()
+    assert page.get_by_alt_text("The picture you searched by").is_visible()
 
 
 def test_a_picture_is_written_in_words_that_search(

@@ -1,1 +1,1 @@
-"""Handle HTTP around the interface: access, limits, connections, headers and errors."""
+"""HTTP functions around the JSON API: access control, limits, connections, headers and errors."""

@@ -1,4 +1,4 @@
-"""Control access: check the host name, the origin of the page, and the token, and add security
+"""Access control: check the host name, the origin and the token of requests, and add security
 headers."""
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from boc.web.settings import LOOPBACK, Settings
 ANYWHERE = frozenset({"0.0.0.0", "::"})
 SESSION = 7 * 86400  # lifetime of a session cookie in seconds
 PROBES = frozenset({"/healthz", "/readyz"})
-"""Paths without access control: their responses reveal nothing, and a probe may know neither the
-host name nor the token."""
+"""Paths without access control. Their responses reveal no information, and health probes may know
+neither the host name nor the token."""
 
 
 class Guard:
-    """Reject unauthorized requests, and add the security headers to every response."""
+    """Reject unauthorized requests, and add security headers to every response."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
@@ -52,7 +52,7 @@ class Guard:
                 headers.setdefault(
                     "Cache-Control",
                     "no-cache",
-                )  # an upgrade never mixes files of two versions
+                )  # after an upgrade, a page never mixes files of two versions
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
@@ -64,16 +64,16 @@ class Guard:
         await (answer or self._app)(scope, receive, send_with_headers)
 
     def _check(self, scope: Scope, headers: Headers) -> Response | None:
-        """Return None for an authorized request, a redirect that sets the cookie for a request with
-        the token in its address, or a redirect that ends the session."""
+        """Return None if a request is authorized. Return a redirect that sets the cookie if the URL
+        contains the token, or a redirect that ends the session on logout."""
         if path_of(scope) in PROBES:
             return None
         if (
             "content-length" in headers and "transfer-encoding" in headers
-        ):  # a proxy may go by the other one
+        ):  # a proxy may use the other header
             raise ProblemError(
                 400,
-                "both Content-Length and Transfer-Encoding; send one",
+                "the request has both Content-Length and Transfer-Encoding; send only one of them",
                 {"Connection": "close"},
             )
         self._check_host(headers)
@@ -95,15 +95,16 @@ class Guard:
         return None
 
     def _check_host(self, headers: Headers) -> None:
-        """Reject unknown host names, because DNS rebinding reaches a local server through a foreign
-        name that points here."""
+        """Reject unknown host names, because DNS rebinding attacks access a local server through a
+        host name of another site."""
         names = headers.getlist("host")
         name = _host(names[0]) if len(names) == 1 else None
         if name is None or not (name in self._hosts or (self._anywhere and is_address(name))):
             shown = ", ".join(names)[:100]
             raise ProblemError(
                 400,
-                f"this server does not accept the name {shown!r}; start it with --allow-host NAME",
+                f"this server does not accept the host name {shown!r}; start it with "
+                "--allow-host NAME",
             )
 
     def _exchange_token(self, scope: Scope) -> Response | None:
@@ -138,27 +139,29 @@ class Guard:
         raise _token_error()
 
     def _ticket(self, scope: Scope, session: str) -> str:
-        """Return the value of a session's cookie, END.NUMBER. It is valid only for this port and
-        until the server restarts, since browsers send cookies to every port of a host."""
+        """Return the cookie value for a session, which has the form END.NUMBER. Because browsers
+        send cookies to all ports of a host, the value is valid only for this port, and only until
+        the server restarts."""
         signed = f"{session}\0{cookie_name(scope)}\0{self._token}".encode("utf-8", "surrogatepass")
         return f"{session}.{hmac.new(self._secret, signed, hashlib.sha256).hexdigest()}"
 
 
 def _check_origin(headers: Headers) -> None:
-    """Allow requests from our own page and from programs, which send no Origin or Sec-Fetch
-    headers."""
+    """Allow requests from the server's own page, and from programs, which do not send Origin or
+    Sec-Fetch headers."""
     site = headers.get("sec-fetch-site")
     origin = headers.get("origin")
     ours = headers.get("host", "").lower()
     page = ours
     if origin is not None:
         page = ""
-        with suppress(ValueError):  # text that does not parse is not an address
+        with suppress(ValueError):  # text that cannot be parsed is not an address
             page = urlsplit(origin).netloc.lower()
     if site not in (None, "same-origin", "none") or page != ours:
         raise ProblemError(
             403,
-            f"pages of {(origin or site or '')[:100]} have no access; open the page of this server",
+            f"pages from {(origin or site or '')[:100]} have no access; open the page of this "
+            "server",
         )
 
 
@@ -171,7 +174,8 @@ def _token_error() -> ProblemError:
 
 
 def _same(one: str, other: str) -> bool:
-    """Compare in constant time, so that timing does not reveal where two strings differ."""
+    """Compare two strings in constant time, so that the timing does not reveal where they
+    differ."""
     return hmac.compare_digest(
         one.encode("utf-8", "surrogatepass"),
         other.encode("utf-8", "surrogatepass"),
@@ -179,15 +183,16 @@ def _same(one: str, other: str) -> bool:
 
 
 def cookie_name(scope: Scope) -> str:
-    """Return the cookie's name, which differs between the ports of a host."""
+    """Return the name of the cookie, which is different for each port of a host."""
     return f"boc_{(scope.get('server') or ('', 0))[1]}"
 
 
 def _host(header: str) -> str | None:
-    """Return the name in a Host header, without port and brackets, or None."""
+    """Return the host name in a Host header without port and brackets, or None if the header is
+    invalid."""
     try:
         address = urlsplit(f"//{header}")
-        address.port  # noqa: B018 - raises for a port that is no number
+        address.port  # noqa: B018 - raises for an invalid port
     except ValueError:
         return None
     if address.netloc == header and "@" not in header and "/" not in header:

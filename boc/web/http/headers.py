@@ -1,4 +1,4 @@
-"""Define the security headers of all responses, and helpers for mount paths."""
+"""Security headers of all responses, and the path of a request below the mount prefix."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HEADERS = {
 
 
 def path_of(scope: Mapping[str, Any]) -> str:
-    """Return the path of a request below the mount prefix."""
+    """Return the path of a request, without the mount prefix."""
     path = str(scope["path"])
     root = str(scope.get("root_path", ""))
     return path[len(root) :] if root and path.startswith(f"{root}/") else path

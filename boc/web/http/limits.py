@@ -1,5 +1,4 @@
-"""Limit the load: the number of simultaneous requests, and the size and duration of their
-bodies."""
+"""Limit the load: the number of concurrent requests, and the size and duration of their bodies."""
 
 from __future__ import annotations
 
@@ -16,14 +15,14 @@ from boc.web.settings import Settings
 
 
 class BodyLimit:
-    """Read the whole body before a request is handled; reject bodies that are too long, too slow,
-    or too many at a time."""
+    """Read the whole body before a request is handled. Reject bodies that are too large or too
+    slow, and reject requests while too many bodies are being read."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
-        # A form adds some bytes to its picture.
+        # A form is slightly larger than the picture in it.
         self._most = settings.upload + 65_536
-        # Memory may contain this many bodies of the largest size, or more smaller bodies.
+        # Memory is reserved for this many bodies of the maximum size, or for more smaller bodies.
         self._room = 16 * self._most
         self._limit = settings.upload
         self._patience = settings.patience
@@ -40,7 +39,7 @@ class BodyLimit:
             if size > self._room:
                 raise ProblemError(
                     429,
-                    "too many pictures at once; send it again in a second",
+                    "too many uploads at once; try again in a second",
                     {"Retry-After": "1"},
                 )
             self._room -= size
@@ -55,9 +54,7 @@ class BodyLimit:
         try:
             body = await asyncio.wait_for(self._read(receive), self._patience)
         except asyncio.TimeoutError:
-            said = (
-                f"the picture took longer than {self._patience:g} s to arrive; send a smaller one"
-            )
+            said = f"the upload took longer than {self._patience:g} s; send a smaller picture"
             raise ProblemError(408, said) from None
         messages = iter([{"type": "http.request", "body": body, "more_body": False}])
 
@@ -68,7 +65,7 @@ class BodyLimit:
             await self._app(scope, replay, send)
 
     async def _read(self, receive: Receive) -> bytes | None:
-        """Return the body; None if the client disconnected."""
+        """Return the body, or None if the client disconnected."""
         body = bytearray()
         while True:
             message = await receive()
@@ -81,16 +78,17 @@ class BodyLimit:
                 return bytes(body)
 
     def _too_long(self) -> ProblemError:
-        said = f"the picture has too many bytes; the limit is {self._limit:,}; reduce it"
+        said = f"the picture is larger than {self._limit:,} bytes; send a smaller picture"
         return ProblemError(413, said, {"Connection": "close"})
 
 
 class LoadLimit:
-    """Limit the requests in progress and the requests that wait; further requests are answered with
+    """Limit the number of active and waiting requests. Further requests are answered with status
     429 and Retry-After.
 
-    Thumbnails, uploads, picture files, helpers (lists, facets, spelling, explanations), short
-    searches and long searches have separate queues, so that other requests never delay a search.
+    Thumbnails, uploads, picture files, auxiliary requests (lists, facets, spelling, explanations),
+    short searches and long searches have separate queues, so that other requests never delay a
+    search.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
@@ -99,9 +97,9 @@ class LoadLimit:
             "thumb": settings.active,
             "upload": settings.uploads,
             "question": settings.active,
-            # Picture files share these places with the queries that accompany a search.
+            # Picture files share these slots with the auxiliary requests of a search.
             "picture": 2,
-            # The cores that remain answer short searches.
+            # The remaining cores are reserved for short searches.
             "helper": max(1, (os.cpu_count() or 1) // 2),
             "long": max(1, (os.cpu_count() or 1) // 2),
         }
@@ -112,7 +110,7 @@ class LoadLimit:
         if scope["type"] != "http" or not path_of(scope).startswith("/api/"):
             await self._app(scope, receive, send)
             return
-        # Thumbnails and picture files have their own queues; a request with a body is an upload.
+        # Thumbnails and picture files have their own queues. All requests with a body are uploads.
         kind = path_of(scope).split("/")[2]
         if _is_long(QueryParams(scope["query_string"])):
             kind = "long"
@@ -123,7 +121,7 @@ class LoadLimit:
         if scope["method"] == "POST":
             kind = "upload"
         if not self._room[kind]:
-            text = "too many requests at once; ask again in a second"
+            text = "too many requests at once; try again in a second"
             await refusal(429, text, {"Retry-After": "1"})(scope, receive, send)
             return
         response = []
@@ -134,17 +132,17 @@ class LoadLimit:
         self._room[kind] -= 1
         try:
             async with self._places[kind]:
-                # A picture file may be too large for a buffer.
+                # Do not buffer picture files, because they may be too large.
                 await self._app(scope, receive, send if kind == "picture" else buffer)
         finally:
             self._room[kind] += 1
-        # Responses are sent here, where a slow client does not delay other requests.
+        # Send the response outside the limit, so that a slow client does not delay other requests.
         for message in response:
             await send(message)
 
 
 def _is_long(query: QueryParams) -> bool:
-    """Return whether a request takes much longer than a search for a page of hits."""
+    """Return whether a request takes a lot longer than a search for one page of hits."""
     wanted = query.get("k", "")
     many = wanted.isdecimal() and int(wanted[:9]) > PAGE
     return many or "hybrid" in query or "collapse" in query

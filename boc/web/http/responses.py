@@ -1,4 +1,5 @@
-"""Build responses: JSON, errors as ``{"error": "one line"}`` with a status, and compression."""
+"""Create responses: JSON, errors as ``{"error": "one line"}`` with a status code, and
+compression."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ PARAMETERS = {"like", *vars(SearchOptions())}
 
 
 class ProblemError(BocError):
-    """Error that is sent as a response. ``message`` names the value, the rule and the next step."""
+    """Error that is sent as a response. ``message`` states the value, the rule and the next
+    step."""
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
@@ -29,7 +31,7 @@ class ProblemError(BocError):
         self.headers = headers
 
     def answer(self) -> Response:
-        """Return the error's HTTP response."""
+        """Return the error as an HTTP response."""
         return refusal(self.http_status, str(self), self.headers)
 
 
@@ -44,14 +46,14 @@ def as_json(value: Any, status: int = 200, headers: Mapping[str, str] | None = N
 
 
 def parameter_words(mark: str) -> str:
-    """Convert an option named in a hint to the request parameter of the same name. Other options
-    are kept for the operator, who types them on the command line."""
+    """Convert an option in a hint to the request parameter of the same name. Other options stay
+    unchanged, because they are for the operator, who uses the command line."""
     name, _, value = mark[2:].partition(" ")
     return f"{name}={value}" if name in PARAMETERS else mark
 
 
 def refusal(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
-    """Return the error response to a failed request."""
+    """Return the error response for a failed request."""
     return as_json({"error": " ".join(message.split())}, status, headers)
 
 
@@ -64,7 +66,7 @@ def unknown(id: str) -> ProblemError:
 
 
 def answer_problems(app: FastAPI) -> None:
-    """Make ``app`` answer every error in the form of this module."""
+    """Make ``app`` return all errors in the format of this module."""
 
     @app.exception_handler(BocError)
     def ours(_: Request, error: BocError) -> Response:
@@ -81,8 +83,12 @@ def answer_problems(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     def fault(_: Request, error: Exception) -> Response:
-        # This handler runs outside the layers, which would otherwise add the headers.
-        return refusal(500, "the server failed at this; its terminal has the error", HEADERS)
+        # This handler runs outside the middleware that adds the headers, so add them here.
+        return refusal(
+            500,
+            "the request failed with an internal error; see the terminal of the server",
+            HEADERS,
+        )
 
 
 def _message(error: Mapping[str, Any]) -> str:
@@ -101,7 +107,7 @@ def _message(error: Mapping[str, Any]) -> str:
 
 
 class Compression(GZipMiddleware):
-    """Compress all responses except pictures, which are already compressed."""
+    """Compress all responses except pictures, which are compressed already."""
 
     def __init__(self, app: ASGIApp) -> None:
         super().__init__(app, minimum_size=1000, compresslevel=5)

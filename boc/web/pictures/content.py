@@ -1,5 +1,5 @@
-"""Open picture files for routes, so that the file that was checked is the file that is decoded or
-sent."""
+"""Open picture files for the routes. The open file that was checked is the same file that is
+decoded or sent."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from boc.inputs.images import check_file, check_pixels, decoding, open_image
 from boc.paths import path_of
 from boc.types import Item
 
-LARGEST = 1_000_000_000  # largest size of a picture file in bytes
-FOLDERS = 1 << 14  # largest number of indexed folders whose locations are cached
-CHUNK = 1 << 18  # bytes read at a time
+LARGEST = 1_000_000_000  # maximum size of a picture file in bytes
+FOLDERS = 1 << 14  # maximum number of indexed folders whose locations are cached
+CHUNK = 1 << 18  # bytes per read
 FOLDER = os.O_DIRECTORY | getattr(os, "O_PATH", os.O_RDONLY)
 
 _log = logging.getLogger(__name__)
@@ -28,8 +28,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Content:
-    """Open picture file; ``kind`` is its format, such as "JPEG". ``path`` leads to this very file,
-    and ``state`` identifies it."""
+    """Open picture file. ``kind`` is the format, such as "JPEG", ``path`` always refers to this
+    open file, and ``state`` identifies its contents."""
 
     file: BinaryIO
     name: str
@@ -38,7 +38,7 @@ class Content:
     kind: str
 
     def read(self) -> Iterator[bytes]:
-        """Yield the bytes of the file, up to the size that it had when it was opened."""
+        """Yield the bytes of the file, up to its size at the time of opening."""
         self.file.seek(0)
         for position in range(0, self.status.st_size, CHUNK):
             yield self.file.read(min(CHUNK, self.status.st_size - position))
@@ -50,12 +50,12 @@ class Content:
 
 @contextmanager
 def open_content(item: Item) -> Iterator[Content]:
-    """Open the file of a picture; every route that reads a picture calls this function.
+    """Open the file of a picture. All routes that read pictures call this function.
 
-    The paths in an index may come from a stranger, and files change. Therefore ImageError, which
-    names no folder, is raised for a missing file, a file that is not a regular file, an unknown
-    picture format, a file that is too large, and a link that leads out of the indexed folder.
-    Refusals are logged without the file's name.
+    The paths in an index may come from an untrusted source, and files may change. Raises
+    ImageError, with a message that does not reveal the folder, if the file is missing, not a
+    regular file, in an unsupported format or too large, or if a link leads out of the indexed
+    folder. Rejected files are logged without their names.
     """
     name = Path(item.content).name
     with ExitStack() as stack:
@@ -69,25 +69,25 @@ def open_content(item: Item) -> Iterator[Content]:
                     kind = str(image.format)
         except ImageError as error:
             if not isinstance(error.__cause__, FileNotFoundError):
-                _log.warning("a picture was refused%s", str(error).removeprefix(name))
+                _log.warning("a picture was rejected%s", str(error).removeprefix(name))
             raise
         yield Content(file, name, status, state, kind)
 
 
 @lru_cache(FOLDERS)
 def _first_seen(folder: Path) -> Path:
-    """Return the folder's real location as of the first call, since the folder may later be swapped
-    for a link to another folder."""
+    """Return the real location of the folder at the time of the first call. Later, the folder might
+    be replaced by a link to another folder."""
     return Path(os.path.realpath(folder))
 
 
 def _open(item: Item) -> tuple[int, FileState]:
-    """Return an open descriptor and the state of a picture's file, which must be in the indexed
+    """Return an open descriptor and the state of a picture file, which must be in the indexed
     folder.
 
-    The indexed folder is the path before the id, or the file's own folder if the path does not end
-    with the id. Each folder in the path is opened relative to its parent, so that no folder can
-    become a link meanwhile.
+    The indexed folder is the part of the path before the id, or the folder of the file if the path
+    does not end with the id. Each folder in the path is opened relative to its parent, so that no
+    folder can be replaced by a link in the meantime.
     """
     path = item.path
     root = item.content.removesuffix(f"/{item.id}")
@@ -95,8 +95,7 @@ def _open(item: Item) -> tuple[int, FileState]:
     real = Path(os.path.realpath(path))
     if ".." in path.parts or _first_seen(folder) not in real.parents:
         raise ImageError(
-            f"{path.name}: its path leads out of the folder that was indexed; index it again, or "
-            "restart",
+            f"{path.name}: its path leads out of the indexed folder; index it again, or restart",
         )
     at = os.open(real.anchor, FOLDER)
     for step, part in enumerate(real.parts[1:], 2):

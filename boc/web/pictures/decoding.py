@@ -1,4 +1,4 @@
-"""Limit the memory of all pictures that are decoded at the same time."""
+"""Limit the total memory for pictures that are decoded at the same time."""
 
 import threading
 from collections.abc import Iterator
@@ -10,8 +10,8 @@ from boc.inputs.images import image_size
 
 
 class PixelBudget:
-    """Let threads decode pictures of at most ``pixels`` in total; a larger picture is decoded
-    alone. Thread-safe."""
+    """Allow threads to decode pictures with at most ``pixels`` pixels in total. A larger picture is
+    decoded on its own. Thread-safe."""
 
     def __init__(self, pixels: int) -> None:
         self._pixels = pixels
@@ -20,9 +20,9 @@ class PixelBudget:
 
     @contextmanager
     def of(self, path: Path, name: str) -> Iterator[None]:
-        """Wait until the picture may be decoded inside the block. Raises ImageError with the
-        picture's ``name`` if it cannot be decoded, since a response must not reveal paths of this
-        disk."""
+        """Wait until the block may decode the picture. If the picture cannot be decoded, raises an
+        ImageError that contains ``name`` instead of the path, because responses must not reveal
+        local paths."""
         try:
             width, height = image_size(path)
             share = min(width * height, self._pixels)

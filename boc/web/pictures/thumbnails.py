@@ -1,4 +1,4 @@
-"""Make thumbnails of pictures and cache them in a folder."""
+"""Create thumbnails of pictures, and cache them in a folder."""
 
 import hashlib
 import math
@@ -17,12 +17,12 @@ SIDES = (240, 480, 960, 1920)
 
 
 class Thumbnails:
-    """Make JPEGs of pictures on this disk, at most ``side`` pixels wide and high, and cache them in
-    ``folder``. Thread-safe.
+    """Create JPEG thumbnails, at most ``side`` pixels wide and high, and cache them in ``folder``.
+    Thread-safe.
 
-    File names are digests of the path and state of a picture, so a changed picture gets a new
-    thumbnail. When the cache exceeds ``most`` bytes, the oldest thumbnails are removed. If the
-    folder is not writable, thumbnails are made anew each time.
+    The name of a thumbnail is a digest of the picture's path and state, so a changed picture gets a
+    new thumbnail. When the cache exceeds ``most`` bytes, the oldest thumbnails are removed. If the
+    folder is not writable, thumbnails are created on every request.
     """
 
     def __init__(self, folder: Path, most: int, budget: PixelBudget) -> None:
@@ -34,18 +34,19 @@ class Thumbnails:
         self._making = threading.BoundedSemaphore(max(1, min(4, (os.cpu_count() or 2) - 1)))
 
     def name(self, path: str, state: FileState, side: int) -> str:
-        """Return the file name of a picture's thumbnail, which changes when the picture does."""
+        """Return the file name of a picture's thumbnail. The name changes whenever the picture
+        changes."""
         facts = f"{path}\0{state}\0{side}"
         return hashlib.sha256(facts.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
     def get(self, picture: Content, name: str, side: int) -> bytes:
-        """Return a picture's thumbnail, the JPEG called ``name``. Raises ImageError if the picture
-        cannot be decoded."""
+        """Return the thumbnail of a picture, which is the JPEG file ``name`` in the cache. Raises
+        ImageError if the picture cannot be decoded."""
         file = self._folder / name[:2] / f"{name}.jpg"
         with suppress(OSError):
             return file.read_bytes()
         with self._making:
-            with suppress(OSError):  # another thread has made it meanwhile
+            with suppress(OSError):  # another thread may have created the file in the meantime
                 return file.read_bytes()
             with self._budget.of(picture.path, picture.name):
                 data = thumbnail(picture.path, side)
@@ -64,8 +65,8 @@ class Thumbnails:
                 self._recount()
 
     def _recount(self) -> None:
-        """Add up the bytes of all files; above the limit, remove the oldest down to four fifths of
-        it."""
+        """Add up the sizes of all files. If the total exceeds the limit, remove the oldest files
+        until it is at most four fifths of the limit."""
         files = []
         for path in self._folder.glob("*/*"):
             with suppress(OSError):

@@ -25,16 +25,17 @@ class Upload:
 
 @contextmanager
 def keep_upload(data: bytes, name: str | None, most: int, pixels: int) -> Iterator[Upload]:
-    """Keep an uploaded picture in a temporary file.
+    """Store an uploaded picture in a temporary file for the duration of the block.
 
     Raises ProblemError 400 for an empty or damaged picture, 415 for a file that is not a picture,
-    and 413 for more than ``most`` bytes or more than ``pixels`` pixels. The pixels are read from
-    the header before anything is decoded.
+    and 413 for more than ``most`` bytes or more than ``pixels`` pixels. The number of pixels is
+    read from the header before the picture is decoded.
     """
     if len(data) > most:
         raise ProblemError(
             413,
-            f"the picture has {len(data):,} bytes, but the limit is {most:,}; reduce it",
+            f"the picture has {len(data):,} bytes, but the limit is {most:,}; send a smaller "
+            "picture",
         )
     if not data:
         raise ProblemError(400, "the picture is empty (0 bytes); send a JPEG or PNG")
@@ -47,13 +48,14 @@ def keep_upload(data: bytes, name: str | None, most: int, pixels: int) -> Iterat
         if isinstance(error.__context__, UnidentifiedImageError):
             raise ProblemError(
                 415,
-                f"the file is not a picture in a known format; send one of {', '.join(formats())}",
+                f"the file is not a picture in a supported format; send one of "
+                f"{', '.join(formats())}",
             ) from None
         raise ProblemError(400, str(error)) from None
     if width * height > pixels:
         raise ProblemError(
             413,
-            f"{width} x {height} pixels, but the limit is {pixels:,}; reduce the picture",
+            f"{width} x {height} pixels, but the limit is {pixels:,}; use a smaller picture",
         )
     with picture_file(data) as path:
         shown = Path(name or "").name[:100] or "the picture"

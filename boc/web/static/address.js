@@ -1,10 +1,10 @@
-/** The state of the page as a query string, so that an address can be shared, reloaded and gone back to: which changes are
- * steps in the history of the browser, and what an entry keeps. */
+/** The state of the page as a query string, so that a URL can be shared, reloaded and returned to. This module also decides
+ * which changes become entries in the browser history, and what an entry stores. */
 
 const TEXTS = ["q", "find", "hybrid", "sort", "open", "word"];
 const LISTS = ["like", "unlike"];
 
-/** What the page shows: empty texts and a null `k`, the number of hits, stand for the index's own choice. */
+/** The state in a query string. Empty texts, and null for `k` (the number of hits), mean the defaults of the index. */
 export function read(query) {
   const given = new URLSearchParams(query);
   const state = { filters: given.getAll("filter"), collapse: given.get("collapse") === "true" };
@@ -17,7 +17,7 @@ export function read(query) {
   return state;
 }
 
-/** The address of a state, from the page's own; `by` says that there is a picture beside it, which no address holds. */
+/** The URL of a state, relative to the page. `by` marks a query by a picture, which a URL cannot contain. */
 export function write(state, by = "") {
   const query = parameters(state);
   if (by) query.set("by", by);
@@ -27,7 +27,7 @@ export function write(state, by = "") {
   return text ? `?${text}` : location.pathname;
 }
 
-/** The settings as the API takes them; what is the index's own choice is left out. */
+/** The settings as API parameters, without settings that are defaults of the index. */
 export function parameters(state) {
   const query = new URLSearchParams();
   if (state.k !== null) query.set("k", state.k);
@@ -37,12 +37,12 @@ export function parameters(state) {
   return query;
 }
 
-const SAME_STEP = 2000; // milliseconds within which changes of a slider are one step
+const SAME_STEP = 2000; // milliseconds within which changes to a setting form a single history entry
 
 /**
- * Write `address` and the `key` of the picture searched by into the history. `kind` is "step" for an entry of its own,
- * "typing" and "knob" for changes that continue the last entry, "move" for one that replaces it. `above` says that the
- * dialog opens over the page; `remember()` runs before a new entry.
+ * Write `address` and the `key` of the query picture to the history. `kind` is "step" for a new entry, "typing" or "knob"
+ * for changes that update the last entry of the same kind, and "move" for a change that replaces the last entry. `above`
+ * means that the dialog opens over the page; `remember()` runs before a new entry is added.
  */
 export function commit(kind, { address, key, above, remember }) {
   const last = history.state ?? {};
@@ -56,12 +56,12 @@ export function commit(kind, { address, key, above, remember }) {
   else history.pushState(entry, "", address);
 }
 
-/** Keep how far down the page is, and how many hits it shows. */
+/** Store the scroll position and the number of hits. */
 export function rememberPlace(depth) {
   history.replaceState({ ...history.state, y: scrollY, depth }, "");
 }
 
-/** End the typing: the next key begins another entry. */
+/** End the typing, so that the next key press starts a new entry. */
 export function endTyping() {
   if (history.state?.kind === "typing") history.replaceState({ ...history.state, kind: "step" }, "");
 }

@@ -1,11 +1,11 @@
-/** The server's answers, and what can go wrong on the way to them. */
+/** Requests to the server, and the errors that can occur. */
 
 import { parameters } from "./address.js";
 
 const AWAY = new Set([502, 503, 504]);
-const LARGEST = 1600; // pixels of the longer side of a picture that has to be made smaller before it is sent
+const LARGEST = 1600; // length of the longer side, in pixels, to which large pictures are reduced before they are sent
 
-/** The server refused; the message says what to do. `wait` is in seconds, where asking again may help. */
+/** The server rejected a request; the message states the next step. If trying again may help, `wait` is the number of seconds to wait. */
 export class Refused extends Error {
   constructor(message, status, wait = 0) {
     super(message);
@@ -14,17 +14,17 @@ export class Refused extends Error {
   }
 }
 
-/** The server, or the engine behind it, does not answer; asking again may help. */
+/** The server, or the engine behind it, does not respond. Trying again may help. */
 export class Away extends Error {}
 
-/** `path` with each part of an id encoded; slashes stay, where no part is empty, `.` or `..`. */
+/** `path` with an encoded id. Slashes are kept, unless a part of the id is empty, `.` or `..`. */
 export function withId(path, id) {
   const parts = id.split("/");
-  const odd = parts.some((part) => ["", ".", ".."].includes(part)); // which browsers resolve, unless slashes are encoded
+  const odd = parts.some((part) => ["", ".", ".."].includes(part)); // browsers would resolve these parts unless the slashes are encoded
   return `${path}/${parts.map(encodeURIComponent).join(odd ? "%2F" : "/")}`;
 }
 
-/** The answer in JSON to a request, with a `picture` or without. */
+/** The JSON response to a request, with or without a `picture`. */
 async function call(path, query, { picture = null, signal } = {}) {
   const options = { signal, headers: { accept: "application/json" } };
   if (picture) {
@@ -41,19 +41,19 @@ async function call(path, query, { picture = null, signal } = {}) {
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Away("The server does not answer. It may have been stopped, or the network is down.");
+    throw new Away("The server does not respond. It may have been stopped, or the network may be down.");
   }
   if (response.ok && body) return body;
-  const said = typeof body?.error === "string" ? body.error : `The server answered ${response.status}.`;
+  const said = typeof body?.error === "string" ? body.error : `The server responded with status ${response.status}.`;
   const message = said.replace(/^[a-z]+ /, (word) => word[0].toUpperCase() + word.slice(1));
   if (AWAY.has(response.status)) throw new Away(message);
   throw new Refused(message, response.status, Number.parseFloat(response.headers.get("retry-after")) || 0);
 }
 
-/** What the index holds and what may be asked of it. */
+/** The contents of the index, and the limits on requests. */
 export const info = () => call("api/info");
 
-/** The `k` best hits for the state's sentence, item, or the picture beside it. */
+/** The `k` best hits for the sentence and items in the state, or for the picture. */
 export async function search(state, picture, k, signal) {
   const query = parameters(state);
   query.set("k", k);
@@ -61,7 +61,7 @@ export async function search(state, picture, k, signal) {
   return call("api/search", asked(query, state), { picture, signal });
 }
 
-/** `k` pictures by date behind those `shown`, which pass the state's filters. */
+/** The next `k` pictures by date, after the pictures `shown`, that pass the filters of the state. */
 export async function library(state, shown, k, signal) {
   const query = new URLSearchParams({ skip: shown.length, k });
   for (const filter of state.filters) query.append("filter", filter);
@@ -69,26 +69,26 @@ export async function library(state, shown, k, signal) {
   return { pictures, hits, find: "image", more: shown.length + hits.length < pictures };
 }
 
-/** Give the library a picture, whose owner keeps them; the id that it has there. */
+/** Add a picture to the library, and return its id. */
 export const keep = async (picture) => (await call("api/library", null, { picture })).id;
 
-/** The words of a sentence that the library does not have, each with the known word most like it. */
+/** The unknown words in a sentence, each with the most similar known word. */
 export const unknownWords = async (q) => (await call("api/words", new URLSearchParams({ q }))).unknown;
 
-/** `query` with the sentence and the items of a question. */
+/** `query` with the sentence and the items of the state. */
 function asked(query, state) {
   if (state.q.trim()) query.set("q", state.q);
   for (const name of ["like", "unlike"]) for (const id of state[name]) query.append(name, id);
   return query;
 }
 
-/** How many hits have which value of each field. */
+/** The number of hits for each value of each field. */
 export function facets(state, picture, signal) {
   const query = parameters({ ...state, hybrid: "", sort: "" });
   return call("api/facets", asked(query, state), { picture, signal });
 }
 
-/** Why an item has its score for what is asked. */
+/** The explanation of an item's score for the query. */
 export function explain(id, state, picture, signal) {
   const query = new URLSearchParams();
   if (!picture) query.set(state.like ? "like" : "q", state.like || state.q);
@@ -98,7 +98,7 @@ export function explain(id, state, picture, signal) {
 /** An item with its captions. */
 export const item = (id, signal) => call(withId("api/item", id), null, { signal });
 
-/** Hand in the token; the server remembers this browser by a cookie. False if it is not the right one. */
+/** Send the token, for which the server sets a cookie. Return false if the token is wrong. */
 export async function signIn(token) {
   await fetch(`./?${new URLSearchParams({ token })}`).catch(() => null);
   try {
@@ -110,10 +110,10 @@ export async function signIn(token) {
   return true;
 }
 
-/** The file as it is, or made smaller where it has more than `bytes`. Refused if it is no picture. */
+/** The file itself, or a smaller version if it is larger than `bytes`. Throws Refused if the file is not a picture. */
 export async function fitting(file, bytes) {
   const drawn = await createImageBitmap(file).catch(() => null);
-  if (drawn === null) throw new Refused(`${file.name || "This file"} is not a picture that a browser can read; try a JPEG or PNG.`, 415);
+  if (drawn === null) throw new Refused(`${file.name || "This file"} is not a picture that this browser can read; try a JPEG or PNG.`, 415);
   if (file.size <= bytes && ["image/jpeg", "image/png", "image/webp"].includes(file.type)) return file;
   const scale = Math.min(1, LARGEST / Math.max(drawn.width, drawn.height));
   const canvas = document.createElement("canvas");

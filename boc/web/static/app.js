@@ -1,4 +1,4 @@
-/** The page: its parts, what changes its state, and what shows the state. */
+/** The page: its parts, the events that change its state, and the display of the state. */
 
 import { commit, endTyping, read, rememberPlace, write } from "./address.js";
 import * as api from "./api.js";
@@ -15,10 +15,10 @@ import { Results } from "./results.js";
 import { Search } from "./search.js";
 import { Selection } from "./selection.js";
 
-const TYPING = 80; // milliseconds without a key before the server is asked
-const AHEAD = 5; // hits after the one in the dialog, below which more are fetched
-const NOTHING = { fields: {}, facets: {} }; // of an index that has not described itself yet
-const FRESH = { open: "", word: "" }; // of a state that asks something else
+const TYPING = 80; // milliseconds without a key press before a request is sent
+const AHEAD = 5; // if fewer hits follow the hit in the dialog, more are fetched
+const NOTHING = { fields: {}, facets: {} }; // for an index whose description has not arrived yet
+const FRESH = { open: "", word: "" }; // for a state with another query
 
 const ui = Object.fromEntries([...document.querySelectorAll("[id]")].map((element) => [element.id, element]));
 const notices = new Notices(ui.notice, ui.status);
@@ -80,7 +80,7 @@ function stepFromBox(change, kind) {
 
 const remember = () => rememberPlace(search.depth);
 
-/** Make the page show the state: fields, settings, hits and dialog. Asks the server only for what is missing. */
+/** Make the page show the state: fields, settings, hits and dialog. Only missing data is requested. */
 function show(delay = 0) {
   const { state, info } = page;
   if (document.activeElement !== ui.q || withoutBegun(ui.q.value, info ?? NOTHING).trim() !== state.q.trim()) ui.q.value = state.q;
@@ -97,7 +97,7 @@ function show(delay = 0) {
   dialog.show();
 }
 
-/** Show the picture or item that is searched by, in the search box. */
+/** Show the picture or item in the query in the search box. */
 function showAskedBy() {
   const { state, picture } = page;
   const by = picture ? picture.key : likes();
@@ -106,7 +106,7 @@ function showAskedBy() {
   box.dataset.by = by;
   box.hidden = !by;
   const such = page.info?.examples[0];
-  ui.q.placeholder = by ? "or describe one" : such ? `Describe a picture: ${such.replace(/[ .]+$/, "")}` : "Describe a picture";
+  ui.q.placeholder = by ? "or describe a picture" : such ? `Describe a picture: ${such.replace(/[ .]+$/, "")}` : "Describe a picture";
   if (!by) return box.replaceChildren();
   const image = h("img", { src: picture ? picture.url : `${api.withId("api/thumb", state.like[0] ?? state.unlike[0])}?side=240`, alt: "" });
   image.addEventListener("error", () => image.remove());
@@ -162,14 +162,14 @@ function searchFor(text) {
   step({ ...FRESH, q: words.trim(), like: [], unlike: [], filters: [...new Set([...page.state.filters, ...filters])] });
 }
 
-/** Add items to the question: to the list `to`, and no more to `from`. */
+/** Add items to the list `to` of the query, and remove them from the list `from`. */
 function compose(to, from, ids) {
   const { state } = page;
   const rest = state[from].filter((id) => !ids.includes(id));
   step({ ...FRESH, [to]: [...new Set([...state[to], ...ids])], [from]: rest });
 }
 
-/** Search by a file that was chosen, dropped or pasted. */
+/** Search by a picture file that was chosen, dropped or pasted. */
 async function searchBy(file) {
   try {
     page.picture = await pictureOf(file, page.info?.limits.upload);
@@ -186,14 +186,14 @@ function move(by) {
   if (left <= AHEAD) search.deeper();
 }
 
-/** Close the dialog: back to the entry it was opened from, if that is the page's. */
+/** Close the dialog, and return to the history entry from which it was opened, if the entry belongs to this page. */
 function leave() {
   if (!page.state.open) return;
   if (history.state?.above) history.back();
   else step({ open: "", word: "" }, "move");
 }
 
-/** Ask what the index holds, then show the state. */
+/** Request the description of the index, then show the state. */
 async function start() {
   search.requests.stop();
   try {
@@ -214,7 +214,7 @@ ui.ask.addEventListener("submit", (event) => {
   endTyping();
   search.submit();
 });
-/** The box holds `text`: its words are the sentence, and its complete conditions filters. */
+/** Handle `text` in the search box: words form the sentence, and complete conditions become filters. */
 function typed(text) {
   const info = page.info ?? NOTHING;
   const { words, filters } = taken(text, info);
@@ -256,7 +256,7 @@ addEventListener("popstate", () => {
   page.picture = recall(history.state?.picture);
   show();
 });
-addEventListener("scrollend", () => search.depth && remember()); // what is kept at the end of a page comes too late for a reload
+addEventListener("scrollend", () => search.depth && remember()); // an update when the page ends would be too late for a reload
 addEventListener("online", () => search.requests.failures && (page.info ? search.ask() : start()));
 
 history.scrollRestoration = "manual";

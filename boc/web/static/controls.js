@@ -1,23 +1,23 @@
-/** The panel of settings, the chips of filters, and the order of the hits. */
+/** The settings panel, the chips of active filters, and the sort order of the hits. */
 
 import { h, icon, many } from "./dom.js";
 import { chips } from "./filters.js";
 
 const KEYS =
-  'In the box, -snow or -"two cats" leaves out what shows that, and year:2024 or width>1000 are filters. Keys: / to the search box, arrows between the pictures, Enter opens, m more like it, x selects, Esc closes.';
+  'In the search box, -snow or -"two cats" excludes pictures of these things, and year:2024 or width>1000 is a filter. Keys: / goes to the search box, arrow keys move between the pictures, Enter opens a picture, m finds similar pictures, x selects, Esc closes.';
 
-/** The active filters stand in `chips`. `onChange(change)` gets what is to change in the state. */
+/** `chips` shows the active filters. `onChange(change)` receives the changes to the state. */
 export class Controls {
   constructor(root, chips, info, onChange) {
     this.chips = chips;
     this.onChange = onChange;
-    const told = "also looks for the words themselves, in captions, names and folders";
-    this.hybrid = choice("Count the words too", { "": "No", rrf: "Yes" }, told, (hybrid) => onChange({ hybrid }));
+    const told = "also finds the words of the sentence in captions, names and folders";
+    this.hybrid = choice("Full-text search", { "": "No", rrf: "Yes" }, told, (hybrid) => onChange({ hybrid }));
     const setCollapse = (value) => onChange({ collapse: Boolean(value) });
-    const places = { "": "Side by side", true: "Under the best" };
-    this.collapse = choice("Near-duplicates", places, "pictures that are nearly the same", setCollapse);
+    const places = { "": "Separate", true: "Grouped" };
+    this.collapse = choice("Near-duplicates", places, "pictures that are almost identical", setCollapse);
     const own = { hybrid: "", collapse: false, filters: [] };
-    this.reset = h("button", { type: "button", class: "quiet-button", onclick: () => onChange(own) }, "Back to the index's settings");
+    this.reset = h("button", { type: "button", class: "quiet-button", onclick: () => onChange(own) }, "Restore the defaults");
     const leave = document.getElementById("leave");
     if (leave) leave.hidden = false;
     const knobs = h("div", { class: "knobs" }, this.hybrid.element, this.collapse.element);
@@ -48,7 +48,7 @@ function facts({ items, encoder, version }) {
 
 let labels = 0;
 
-/** A row of radio buttons that looks like one switch; `options` are texts by value. */
+/** A row of radio buttons that looks like a switch. `options` maps values to texts. */
 function choice(name, options, told, onSet) {
   const group = `choice-${++labels}`;
   const inputs = Object.keys(options).map((value) => h("input", { type: "radio", name: group, value, onchange: () => onSet(value) }));
@@ -63,7 +63,7 @@ function choice(name, options, told, onSet) {
   };
 }
 
-/** Make `button` fold and unfold `panel`. */
+/** Make `button` show and hide `panel`. */
 export function foldPanel(button, panel) {
   const set = (open) => {
     panel.hidden = !open;
@@ -88,16 +88,16 @@ const ORDERS = [
   [FIELD, "Oldest first"],
 ];
 
-/** The control in `root`, for hits that have dates. `onSort(sort)` gets the order that is wanted. */
+/** The control in `root` for the order of hits with dates. `onSort(sort)` receives the selected order. */
 export class Order {
   constructor(root, onSort) {
     this.root = root;
     const options = ORDERS.map(([value, text]) => h("option", { value, text }));
-    this.select = h("select", { "aria-label": "Order of the hits", onchange: () => onSort(this.select.value) }, ...options);
+    this.select = h("select", { "aria-label": "Sort order", onchange: () => onSort(this.select.value) }, ...options);
     root.replaceChildren(this.select);
   }
 
-  /** Show the order of `state`; `info` describes the index, and `hits` are those on the page. */
+  /** Show the order in `state`. `info` describes the index, and `hits` are the hits on the page. */
   show({ sort }, info, hits) {
     this.dated ||= info?.fields[FIELD] === "date" && hits.some((hit) => hit.fields[FIELD]);
     this.root.hidden = !hits.length || !this.dated;

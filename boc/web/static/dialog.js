@@ -1,12 +1,12 @@
-/** Opens, changes and closes the dialog that explains a hit, as the state says; loads its module at first. */
+/** Opens, updates and closes the dialog that explains a hit, according to the state. The module of the dialog is loaded on first use. */
 
 import { hasQuery, page } from "./page.js";
 
 export class Dialog {
-  opened = ""; // the id of the item that it shows
+  opened = ""; // the id of the item in the dialog
   #why = null;
 
-  /** `actions` are those of `Why`; `onClosed(id)` follows its end. */
+  /** `actions` are the actions of `Why`; `onClosed(id)` is called after the dialog has closed. */
   constructor(root, results, { onClosed, ...actions }) {
     Object.assign(this, { root, results, onClosed, actions });
   }
@@ -37,11 +37,11 @@ export class Dialog {
     const of = this.results.hits.length;
     const hit = this.results.hits[at];
     const { picture } = page;
-    const like = state.q.trim() ? "" : (state.like[0] ?? ""); // one part is explained: the sentence, or the first item
+    const like = state.q.trim() ? "" : (state.like[0] ?? ""); // only one part of the query is explained: the sentence, or the first item
     this.#why.show(this.opened, { hit, at, of, state: { ...state, like }, picture, asked: hasQuery() });
   }
 
-  /** The hit `by` places after the one shown, and how many follow it. */
+  /** The hit `by` places after the hit in the dialog, and the number of hits that follow it. */
   neighbour(by) {
     const at = this.#place() + by;
     return { hit: this.results.hits[at], left: this.results.hits.length - at };

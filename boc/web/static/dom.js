@@ -1,12 +1,12 @@
-/** Small helpers to make elements. Text is always set as text: nothing from the server is read as HTML. */
+/** Helpers that create elements. Text is always set as text, so data from the server is never interpreted as HTML. */
 
 const SVG = "http://www.w3.org/2000/svg";
-const SIDES = [240, 480, 960, 1920]; // of thumbnails that the server makes
+const SIDES = [240, 480, 960, 1920]; // sizes of the thumbnails that the server creates
 const GROUPED = new Intl.NumberFormat("en-GB");
 
 /**
- * An element. `props`: `class`, `style` (an object, set by CSSOM as the security policy asks), `on…` listeners,
- * `text`, true and false for attributes without value; null leaves one out. Strings among `children` become text.
+ * Create an element. `props` are attributes, `style` (an object, set by CSSOM as the security policy requires), `on…`
+ * listeners, and `text`. True sets an attribute without a value; false and null skip it. Strings in `children` become text.
  */
 export function h(tag, props = {}, ...children) {
   const element = document.createElement(tag);
@@ -21,12 +21,12 @@ export function h(tag, props = {}, ...children) {
   return element;
 }
 
-/** Set CSS properties, custom ones too. */
+/** Set CSS properties, including custom properties. */
 export function style(element, properties) {
   for (const [name, value] of Object.entries(properties)) element.style.setProperty(name, value);
 }
 
-/** One of the icons that stand at the top of the page. */
+/** One of the icons that the template defines. */
 export function icon(name) {
   const svg = document.createElementNS(SVG, "svg");
   const use = document.createElementNS(SVG, "use");
@@ -36,17 +36,17 @@ export function icon(name) {
   return svg;
 }
 
-/** A whole number with separators: 12,345. */
+/** An integer with thousands separators: 12,345. */
 export const count = (n) => GROUPED.format(n);
 
 /** "1 picture", "2 pictures". */
 export const many = (n, noun) => `${count(n)} ${noun}${n === 1 ? "" : "s"}`;
 
-/** A score: cosines and fused ranks with three digits, sums of products as whole numbers. */
+/** A score: cosines and fused ranks with three digits, sums of products as integers. */
 export const score = (value) =>
   Math.abs(value) >= 100 ? count(Math.round(value)) : Math.abs(value) >= 0.1 ? value.toFixed(3) : value.toPrecision(3);
 
-/** A picture that shows its name where it cannot be loaded. `side` is in device-independent pixels. */
+/** A picture that shows its name if it cannot be loaded. `side` is in device-independent pixels. */
 export function picture(thumb, name, side, props = {}) {
   const frame = h("span", { class: "picture" });
   const wanted = side * Math.min(window.devicePixelRatio || 1, 2);
@@ -62,5 +62,5 @@ export function picture(thumb, name, side, props = {}) {
   return frame;
 }
 
-/** Whether a click on a link opens it in another tab or window. */
+/** Whether a click on a link opens another tab or window. */
 export const opensElsewhere = ({ metaKey, ctrlKey, shiftKey }) => metaKey || ctrlKey || shiftKey;

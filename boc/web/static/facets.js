@@ -1,12 +1,12 @@
-/** Facets: values of each field with the number of hits that have them; of dates their years. */
+/** Facets: the values of each field (for dates, the years) with the number of hits for each value. */
 
 import * as api from "./api.js";
 import { count, h, many } from "./dom.js";
 import { hasQuery, page, request } from "./page.js";
 
-const SHOWN = 12; // values of a field
+const SHOWN = 12; // maximum number of values per field
 
-/** `onFilters(filters)` gets the filters that are wanted. The counts are asked for where a field is unfolded. */
+/** `onFilters(filters)` receives the selected filters. The counts are requested when a field is expanded. */
 export class Facets {
   #running = null;
   #shown = ""; // the request whose hits were counted
@@ -17,7 +17,7 @@ export class Facets {
     document.addEventListener("pointerdown", fold);
   }
 
-  /** Offer the facets of an index. */
+  /** Show the facets of an index. */
   describe(info) {
     this.fields = new Map(Object.keys(info.facets).map((name) => [name, this.#field(name)]));
     this.root.replaceChildren(...[...this.fields.values()].map(({ element }) => element));
@@ -28,7 +28,7 @@ export class Facets {
     if (this.root.hidden) for (const { element } of this.fields.values()) element.open = false;
   }
 
-  /** Count again where a field is unfolded and the hits have changed. */
+  /** Count again if a field is expanded and the hits have changed. */
   async refresh() {
     const open = [...this.fields.values()].some(({ element }) => element.open);
     if (!open || this.root.hidden || this.#shown === request()) return;

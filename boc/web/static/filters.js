@@ -1,17 +1,17 @@
-/** Filters in words: how they are written in the search box, completed, and shown. */
+/** Filters as text: parsing and completing them in the search box, and displaying them. */
 
 const WRITTEN = /(^|\s)([\p{L}_][\p{L}\p{N}_]*)(:|!=|<=|>=|=|<|>)("[^"]*"|[^\s"]+)(?=\s)/gu;
 const BEGUN = /(^|\s)([\p{L}_][\p{L}\p{N}_]*)(?:(:)("[^"]*"?|\S*))?$/u;
 const SIGNS = { "=": "is", "!=": "is not", "<=": "≤", ">=": "≥" };
-const YEAR = "year"; // also where only a date is known
+const YEAR = "year"; // also valid if the index has only dates
 
-/** A filter as the API writes it, taken apart for people: "year ≥ 2020". */
+/** An API filter in readable form: "year ≥ 2020". */
 function spoken(filter) {
   const [, field, op, value] = /^(.*?)(!=|<=|>=|==|=|<|>)(.*)$/s.exec(filter) ?? [null, filter, "", ""];
   return [field, SIGNS[op] ?? op, value].filter(Boolean).join(" ");
 }
 
-/** The filters as chips, {text, filters}: the first and the last day of a year are one. */
+/** The filters as chips, {text, filters}. The first and the last day of a year form a single chip. */
 export function chips(filters) {
   return filters.flatMap((filter, i) => {
     const [, field, year] = /^(.*)>=(\d{4})-01-01$/.exec(filter) ?? [];
@@ -24,7 +24,7 @@ export function chips(filters) {
 
 const fieldOf = (name, { fields }) => (name in fields ? name : name === YEAR && "taken" in fields ? "taken" : null);
 
-/** The filters that one written condition stands for: of dates a year, month or day; of others a value or a part of one. */
+/** The filters for a condition that a user typed: a year, month or day for dates; for other fields, a value or a part of a value. */
 function meant(name, sign, text, info) {
   const field = fieldOf(name, info);
   const value = text.replaceAll('"', "");
@@ -38,7 +38,7 @@ function meant(name, sign, text, info) {
   return [`${field}${sign === ":" ? "=" : sign}${sign === ":" && known ? known : value}`];
 }
 
-/** What is typed, as {words, filters}: conditions on fields of the index that are complete, and the rest. */
+/** Split typed text into {words, filters}: `filters` are the complete conditions on fields of the index, and `words` is the rest. */
 export function taken(text, info) {
   const filters = [];
   const words = text.replace(WRITTEN, (whole, space, name, sign, value) => {
@@ -49,21 +49,21 @@ export function taken(text, info) {
   return { words, filters };
 }
 
-/** `text` without the condition that is still being typed at its end. */
+/** `text` without an incomplete condition at its end. */
 export const withoutBegun = (text, info) => text.replace(BEGUN, (whole, space, name, sign) => (sign && fieldOf(name, info) ? space : whole));
 
-/** What of a sentence looks like a filter and is none, as {text, right}, with what may be meant; else null. */
+/** Advice, {text, right}, about a part of a sentence that looks like a filter but is not, with a correction; null if there is no such part. */
 export function advice(q, info) {
   const [, name] = /(?<!\S)-?([\p{L}_][\p{L}\p{N}_]*):\S/u.exec(q) ?? [];
   const known = Object.keys(info.facets);
   if (name && !fieldOf(name, info))
-    return { text: `“${name}:” is no filter here; ${known.length ? `these are: ${known.join(", ")}` : "there is none"}.` };
+    return { text: `“${name}:” is not a filter here; ${known.length ? `use ${known.join(", ")}` : "this library has no filters"}.` };
   const [year] = /(?<!\S)(19|20)\d\d(?!\S)/.exec(q) ?? [];
   const written = year && year !== q.trim() && fieldOf(YEAR, info) && q.replace(year, `${YEAR}:${year}`);
-  return written ? { text: `“${year}” is looked for as a word.`, right: written } : null;
+  return written ? { text: `“${year}” was treated as a word.`, right: written } : null;
 }
 
-/** How what is typed may go on: with a field, or with a value of the field before a colon. */
+/** Completions of typed text: fields, or values of the field before a colon. */
 export function completions(text, info) {
   const [whole, , name, sign, part = ""] = BEGUN.exec(text) ?? [];
   if (!whole) return [];

@@ -1,28 +1,28 @@
-/** What stands in the place of results (a welcome, an empty answer, an error, the question for the token) and beside them. */
+/** Messages in place of the results (a welcome, no hits, an error, the form for the token), and notices beside them. */
 
 import { h, icon, many } from "./dom.js";
 
-/** A heading with paragraphs: strings become text, false parts are left out. */
+/** A heading with paragraphs. Strings become text, and false parts are skipped. */
 export function message(title, ...parts) {
   const body = parts.filter(Boolean).map((part) => (typeof part === "string" ? h("p", { text: part }) : part));
   return h("div", { class: "message" }, h("h2", {}, title), ...body);
 }
 
-/** The page before a search, where there are no pictures to show. */
+/** The page before a search, if there are no pictures to show. */
 export function welcome({ name, items }) {
-  if (items.text) return message("Look for a sentence", `${many(items.text, "sentence")}, searched while you type.`);
+  if (items.text) return message("Search for a sentence", `${many(items.text, "sentence")}. The search runs while you type.`);
   const command = h("pre", { tabindex: "0" }, `boc index ${name} FOLDER-OF-PICTURES --replace`);
-  return message("This index is empty", "Put pictures into it, then reload this page:", command);
+  return message("This index is empty", "Add pictures with this command, then reload the page:", command);
 }
 
-/** An answer without hits to a state; `onRemove()` drops its filters, if there are any. */
+/** The message for a search without hits; `onRemove()` removes the filters, if there are any. */
 export function nothingFound({ filters }, onRemove) {
-  if (!filters.length) return message("Nothing found", "Other words may do.");
+  if (!filters.length) return message("Nothing found", "Try other words.");
   const remove = h("button", { class: "button", type: "button", onclick: onRemove }, "Remove the filters");
-  return message("Nothing found", "No picture that passes all filters matches what you ask.", remove);
+  return message("Nothing found", "No picture passes all filters and matches the query.", remove);
 }
 
-/** A form that asks for the token; `signIn(token)` resolves to whether it is right, `onOpen()` runs if it is. */
+/** A form for the token. `signIn(token)` resolves to true if the token is correct; `onOpen()` then runs. */
 export function tokenForm(signIn, onOpen) {
   const input = h("input", { id: "token", type: "password", autocomplete: "current-password", required: true, "aria-describedby": "token-help" });
   const wrong = h("p", { class: "wrong", role: "alert" });
@@ -31,7 +31,7 @@ export function tokenForm(signIn, onOpen) {
     wrong.textContent = "";
     try {
       if (await signIn(input.value.trim())) return onOpen();
-      wrong.textContent = "That is not the token. Copy it from where boc serve was started.";
+      wrong.textContent = "Wrong token. Copy the token from the terminal in which boc serve was started.";
       input.select();
     } catch (error) {
       wrong.textContent = error.message;
@@ -39,11 +39,11 @@ export function tokenForm(signIn, onOpen) {
   };
   const label = h("label", { for: "token" }, "Token");
   const fields = h("div", {}, input, h("button", { class: "button strong" }, "Open"));
-  const help = "Whoever started boc serve has it: it is in its variable BOC_TOKEN.";
-  return message("This page asks for a token", h("p", { id: "token-help" }, help), h("form", { class: "token", onsubmit }, label, fields, wrong));
+  const help = "The person who started boc serve can find the token in the variable BOC_TOKEN.";
+  return message("This page requires a token", h("p", { id: "token-help" }, help), h("form", { class: "token", onsubmit }, label, fields, wrong));
 }
 
-const QUIET = 600; // milliseconds without change before a status is read out
+const QUIET = 600; // milliseconds without a change before a status is announced
 
 export class Notices {
   #line;
@@ -55,9 +55,9 @@ export class Notices {
     this.#status = status;
   }
 
-  /** Show a line to dismiss; with `now`, which runs by itself in `wait` seconds, a button that runs it. */
+  /** Show a line that can be dismissed. With `now`, which runs after `wait` seconds, show a button that runs it at once. */
   show(text, { wait = 0, now = null } = {}) {
-    const left = h("span", { class: "left", "aria-hidden": "true" }, now && `Results stay as they are. Trying again in ${Math.ceil(wait)} s.`);
+    const left = h("span", { class: "left", "aria-hidden": "true" }, now && `Showing the last results. Trying again in ${Math.ceil(wait)} s.`);
     const old = this.#line.querySelector("p");
     const body = h("div", {}, old?.textContent === text ? old : h("p", { text }), left);
     const dismiss = { class: "icon", type: "button", "aria-label": "Dismiss", onclick: () => this.hide() };
@@ -71,7 +71,7 @@ export class Notices {
     this.#line.replaceChildren();
   }
 
-  /** Have screen readers say `text` once nothing changes any more. */
+  /** Have screen readers announce `text` once there are no more changes. */
   tell(text) {
     clearTimeout(this.#telling);
     this.#telling = setTimeout(() => (this.#status.textContent = text), QUIET);

@@ -1,4 +1,4 @@
-/** What is on the page: how many hits, and what there is to say about the words that were asked. */
+/** The summary line: the number of hits, and remarks on the words of the query. */
 
 import { h, many } from "./dom.js";
 
@@ -9,19 +9,19 @@ export class Meter {
     root.append(this.shown, this.spelling);
   }
 
-  /** Show a text, and nothing about words. */
+  /** Show a text, without remarks. */
   show(text) {
     this.shown.textContent = text;
     this.spelling.replaceChildren();
   }
 
-  /** Say something about the words asked; `right` may be meant instead, and `onQuery(right)` asks it. */
+  /** Show a remark on the words of the query. `right` is a suggested query, which `onQuery(right)` searches. */
   say(text, right, onQuery) {
     const link = () => h("button", { class: "quiet-button", type: "button", onclick: () => onQuery(right) }, right);
     this.spelling.replaceChildren(text, ...(right ? [" Did you mean: ", link()] : []));
   }
 
-  /** Say how many hits are on the page by now. */
+  /** Show the current number of hits on the page. */
   count(shown, find) {
     this.shown.textContent = many(shown, find === "text" ? "sentence" : "picture");
   }

@@ -1,9 +1,9 @@
-/** The pictures that are searched by: {key, file, url}. Those of this visit are kept; a reload brings back the last. */
+/** The query pictures, {key, file, url}. They are kept until the page is closed; after a reload, the last picture is restored. */
 
 import { fitting } from "./api.js";
 
-const KEPT = 2e6; // characters of a picture that a reload may bring back
-const LARGEST = 4e6; // bytes that are sent as they are
+const KEPT = 2e6; // maximum size, in characters, of a picture that is kept for a reload
+const LARGEST = 4e6; // maximum size, in bytes, of files that are sent unchanged
 const SLOT = "boc-picture";
 const pictures = new Map();
 
@@ -13,7 +13,7 @@ function add(key, file) {
   return picture;
 }
 
-/** The picture of a file, made smaller if it has more than `limit` bytes. */
+/** The picture in a file, reduced if it has more than `limit` bytes. */
 export async function pictureOf(file, limit = Infinity) {
   const picture = add(`${Date.now()}`, await fitting(file, Math.min(limit, LARGEST)));
   picture.whole = file;
@@ -27,13 +27,13 @@ function store({ key, file }) {
     try {
       if (reader.result.length < KEPT) sessionStorage.setItem(SLOT, JSON.stringify([key, file.name, reader.result]));
     } catch {
-      // no room, or storage is barred: a reload loses the picture
+      // storage is full or not allowed, so the picture will be lost on reload
     }
   };
   reader.readAsDataURL(file);
 }
 
-/** The picture of `key`, also from before a reload; null if it is gone. */
+/** The picture for `key`, even from before a reload, or null if it is no longer available. */
 export function recall(key) {
   if (!key || pictures.has(key)) return pictures.get(key) ?? null;
   try {
@@ -51,9 +51,9 @@ const imageOf = (transfer) => {
   return files.find((file) => file.type.startsWith("image/")) ?? files[0];
 };
 
-/** Call `onFile(file)` for a file dropped, or pasted unless `barred()`; `target` shows while one is dragged. */
+/** Call `onFile(file)` for a file that is dropped or, unless `barred()`, pasted. `target` is visible while a file is dragged. */
 export function listenForFiles(target, barred, onFile) {
-  let dragged = 0; // elements that the drag has entered and not left
+  let dragged = 0; // number of elements that the drag has entered but not left
   const holdsFile = (event) => [...(event.dataTransfer?.types ?? [])].includes("Files");
   const count = (change) => (event) => {
     if (!holdsFile(event)) return;

@@ -1,20 +1,20 @@
-/** Requests of which only the latest counts, and their repetition while the server is away. */
+/** Requests of which only the latest is used, with retries while the server is unavailable. */
 
 const LONGEST_WAIT = 15; // seconds between two attempts
 
 export class Requests {
-  failures = 0; // attempts in a row that failed
+  failures = 0; // number of consecutive failures
   #latest = 0; // number of the latest request
   #running = null;
   #later = 0;
   #retry = 0;
 
-  /** Whether a request is under way. */
+  /** Whether a request is in progress. */
   get busy() {
     return this.#running !== null;
   }
 
-  /** Abort the request that is under way, and drop those that wait. */
+  /** Abort the request in progress, and cancel waiting requests. */
   stop() {
     clearTimeout(this.#later);
     clearTimeout(this.#retry);
@@ -23,14 +23,14 @@ export class Requests {
     this.#latest++;
   }
 
-  /** Run `task` after `delay` milliseconds without another call. */
+  /** Run `task` after `delay` milliseconds, unless there is another call before. */
   later(task, delay) {
     this.stop();
     if (delay) this.#later = setTimeout(task, delay);
     else task();
   }
 
-  /** Run `task` after `wait` seconds, else after a pause that doubles per failure. `now()` runs it at once. */
+  /** Run `task` after `wait` seconds or, if `wait` is 0, after a delay that doubles with each failure. `now()` runs it at once. */
   retry(task, wait) {
     const seconds = wait || Math.min(LONGEST_WAIT, 2 ** this.failures);
     this.failures++;
@@ -43,7 +43,7 @@ export class Requests {
     return { wait: seconds, now };
   }
 
-  /** The answer of `send(signal)`; null if a newer request was made. */
+  /** The result of `send(signal)`, or null if there is a newer request. */
   async send(send) {
     this.stop();
     const number = this.#latest;

@@ -1,39 +1,39 @@
-/** The hits: pictures in rows of equal height, or sentences as a list; arrows move between them. */
+/** The hits: pictures in rows of equal height, or sentences as a list. Arrow keys move between them. */
 
 import { h, icon, opensElsewhere, picture } from "./dom.js";
 
 const GAP = 6;
-const EAGER = 12; // pictures that are asked for at once; others as they come near the screen
-const NEAR = 600; // pixels below the screen where the end is near
-const WHOLE = 200; // hits that are all in the page; of more only those near the screen
-const BESIDE = 1.5; // screens above and below the screen whose hits are in the page
-const FLAT = 3; // widest and tallest pictures are cut to this ratio
-const ASPECT = 1.5; // of a picture whose size is not known
+const EAGER = 12; // pictures that are loaded at once; others are loaded when they come near the screen
+const NEAR = 600; // distance in pixels at which the end of the list is near the screen
+const WHOLE = 200; // up to this many hits are all in the page; of longer lists, only hits near the screen
+const BESIDE = 1.5; // number of screens above and below whose hits are in the page
+const FLAT = 3; // very wide or tall pictures are cropped to this ratio
+const ASPECT = 1.5; // for pictures of unknown size
 const LINE_HEIGHT = 52; // pixels
-const LONG = 500; // milliseconds of a press that selects
-const TOGETHER = 150; // milliseconds in which pictures that came are placed at once
+const LONG = 500; // duration in milliseconds of a press that selects an item
+const TOGETHER = 150; // milliseconds within which loaded pictures are placed together
 
 const FORMAT = new Intl.DateTimeFormat("en", { month: "long", year: "numeric", timeZone: "UTC" });
-const FEW = 6; // pictures of a month below which a library is divided into years
+const FEW = 6; // with fewer pictures per month, a library is divided into years
 
 const monthOf = ({ fields }) => String(fields.taken ?? fields.modified ?? "").slice(0, 7);
 const names = new Map([["", ""]]);
 
-/** A month for people: "May 2024". */
+/** A month in readable form: "May 2024". */
 function named(month) {
   if (!names.has(month)) names.set(month, FORMAT.format(new Date(`${month}-01T00:00:00Z`)));
   return names.get(month);
 }
 
-/** Set the place of an item. */
+/** Set the position of an item. */
 function put(style, { x, y, width, height }) {
   Object.assign(style, { left: `${x}px`, top: `${y}px`, width: `${width}px`, height: `${height}px` });
 }
 
 /**
- * Places of pictures of these aspect ratios (width / height) in rows `width` wide, about `target` high:
- * {boxes: [{x, y, width, height, row}], height, least}. Rows but the last are as wide as the page, and the last is at most
- * `most` high; `least` is the least height of the others.
+ * Layout of pictures with the given aspect ratios (width / height) in rows of the given `width` and a height of about
+ * `target`: {boxes: [{x, y, width, height, row}], height, least}. All rows except the last fill the width, and the last row
+ * is at most `most` high; `least` is the minimum height of the other rows.
  */
 function justify(aspects, width, target, most) {
   const boxes = [];
@@ -72,7 +72,7 @@ function justify(aspects, width, target, most) {
   return { boxes, height: Math.max(0, y - GAP), least };
 }
 
-/** Do not wait any more for a picture that nobody sees: others need the line. */
+/** Cancel loading a picture that is no longer visible, because other pictures need the connection. */
 function forsake(item) {
   const image = item.querySelector("img");
   if (image && !image.complete) image.removeAttribute("src");
@@ -82,8 +82,8 @@ const aspect = (hit) => Math.min(FLAT, Math.max(1 / FLAT, hit.width && hit.heigh
 const rowHeight = (width) => Math.round(Math.min(250, Math.max(118, 86 + 0.088 * width)));
 
 /**
- * The list in `root`. `address(change)` makes links; `onOpen(id)`, `onLike(id)` and `onLeave()` (arrow up from the
- * first row) tell what is wanted, `onEnd()` that the end is near the screen.
+ * The list in `root`. `address(change)` creates links. `onOpen(id)`, `onLike(id)` and `onLeave()` (arrow up from the
+ * first row) report what the user does; `onEnd()` reports that the end is near the screen.
  */
 export class Results {
   constructor(root, { selection, address, onOpen, onLike, onLeave, onEnd }) {
@@ -109,7 +109,7 @@ export class Results {
     );
     this.list.addEventListener("click", (event) => {
       if (this.pressed) {
-        this.pressed = false; // the end of the press that has selected an item
+        this.pressed = false; // the end of a press that selected an item
         return event.preventDefault();
       }
       if (event.target.closest("button.select")) return this.toggle(event.target.closest("li"));
@@ -130,7 +130,7 @@ export class Results {
     });
   }
 
-  /** A finger that stays on an item selects it; while something is selected a tap does. */
+  /** A long press selects an item. While items are selected, a tap selects an item as well. */
   #presses() {
     let timer = 0;
     const end = () => clearTimeout(timer);
@@ -149,7 +149,7 @@ export class Results {
     this.list.addEventListener("contextmenu", (event) => this.touched && event.preventDefault());
   }
 
-  /** Show `hits` in place of what is there; focus stays in the list if it was. */
+  /** Show `hits` in place of the current contents. If the list has the focus, it keeps the focus. */
   show(hits, find, label) {
     const focused = this.list.contains(document.activeElement);
     const known = new Map(this.hits.map((hit, i) => [hit.id, this.items[i]]));
@@ -170,7 +170,7 @@ export class Results {
     if (focused) this.focus(0);
   }
 
-  /** Show more hits behind those that are there. */
+  /** Append hits to the list. */
   append(hits) {
     const from = this.hits.length;
     this.#add(hits);
@@ -185,14 +185,14 @@ export class Results {
     Object.assign(this, { hits: [], items: [], boxes: [], titles: new Map(), at: new Map() });
   }
 
-  /** Show something else than hits. */
+  /** Show other elements instead of hits. */
   replace(...children) {
     this.#empty();
     this.list.replaceChildren();
     this.root.replaceChildren(...children);
   }
 
-  /** Whether the end of the list is still near the screen, as it is where all hits fit on it. */
+  /** Whether the end of the list is near the screen, for example because all hits fit on it. */
   get endIsNear() {
     return this.sentinel.isConnected && this.sentinel.getBoundingClientRect().top < innerHeight + (this.hits.length > WHOLE ? 6 : 1) * NEAR;
   }
@@ -219,12 +219,12 @@ export class Results {
     return item;
   }
 
-  /** The number of the hit whose item holds an element. */
+  /** The number of the hit whose item contains an element. */
   placeOf(element) {
     return Number(element.closest("li[data-at]")?.dataset.at ?? -1);
   }
 
-  /** The item of a hit, which is made where it is not there. */
+  /** The item of a hit, which is created if it does not exist. */
   item(i) {
     const item = this.items[i] ?? this.made(this.hits[i], i);
     item.dataset.at = i;
@@ -255,7 +255,7 @@ export class Results {
     return h("li", { class: "hit" }, h("a", link, image, badge), like, select);
   }
 
-  /** The picture of a hit whose size the server did not know is there. */
+  /** Handle that a picture has loaded whose size the server did not know. */
   measured(hit, { naturalWidth, naturalHeight }) {
     Object.assign(hit, { width: naturalWidth, height: naturalHeight });
     clearTimeout(this.placing);
@@ -266,7 +266,7 @@ export class Results {
     this.selection.toggle(this.hits[this.placeOf(item)]);
   }
 
-  /** Show which hits are selected. */
+  /** Mark the selected hits. */
   mark() {
     this.list.classList.toggle("choosing", this.selection.ids.length > 0);
     for (const item of this.list.querySelectorAll("li[data-at]")) this.#choose(item, this.placeOf(item));
@@ -286,7 +286,7 @@ export class Results {
     return this.byYear ? monthOf(hit).slice(0, 4) : named(monthOf(hit));
   }
 
-  /** Place the hits from number `from` on, with the row that it continues, and draw them. */
+  /** Lay out the hits from number `from` on, including the row to which it belongs, and draw them. */
   place(from = 0) {
     const width = Math.floor(this.root.clientWidth - this.padding());
     let at = width === this.width ? Math.min(from, this.boxes.length) : 0;
@@ -294,12 +294,12 @@ export class Results {
     const { row: last } = this.boxes[at - 1] ?? {};
     while (at && this.boxes[at - 1].row === last) at--;
     if (!at) this.least = Infinity;
-    for (let again = !at; this.#lay(at, width) && again; again = false); // once more, where a last row was higher than others
+    for (let again = !at; this.#lay(at, width) && again; again = false); // again if a last row was higher than other rows
     this.drawn = "";
     this.draw();
   }
 
-  /** Place the hits from number `from`, the first of a row, on; whether a row that is not full is higher than a full one. */
+  /** Lay out the hits from number `from` on, which must begin a row. Return whether an incomplete row is higher than a full row. */
   #lay(from, width) {
     const { boxes, titles } = this;
     boxes.length = from;
@@ -326,7 +326,7 @@ export class Results {
     return this.least < most;
   }
 
-  /** Have the items on and near the screen in the page, in their order, and titles before the first of their groups. */
+  /** Keep the items on and near the screen in the page, in order, with a title before each group. */
   draw() {
     const [from, to] = this.#near();
     if (this.drawn === `${from} ${to}`) return;
@@ -353,7 +353,7 @@ export class Results {
     if (this.hits.length > WHOLE && this.endIsNear) this.onEnd();
   }
 
-  /** The numbers of the first hit near the screen, and of the first one beyond. */
+  /** The numbers of the first hit near the screen, and of the first hit beyond it. */
   #near() {
     const all = this.hits.length;
     if (all <= WHOLE || !this.boxes.length) return [0, all];
@@ -405,7 +405,7 @@ export class Results {
     event.preventDefault();
   }
 
-  /** The hit above or below; -1 above the first row. */
+  /** The number of the hit above or below, or -1 above the first row. */
   beside(at, step) {
     if (this.find === "text") return Math.min(this.hits.length - 1, at + step);
     const from = this.boxes[at];

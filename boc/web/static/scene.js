@@ -1,10 +1,10 @@
-/** A picture with its regions drawn on it, and one enlarged around a region. */
+/** A picture with regions drawn on it, and a small example picture with its region. */
 
 import { h, picture, style } from "./dom.js";
 
-const STRONGEST = 0.72; // opacity of the largest value: the photo stays visible
-const CONTRAST = 1.6; // power that sets large values off from middling ones
-const DRAWN = 5; // regions that are marked at once
+const STRONGEST = 0.72; // opacity for the maximum value; the picture stays visible
+const CONTRAST = 1.6; // exponent that makes large values stand out from medium values
+const DRAWN = 5; // maximum number of marked regions
 
 const cut = (box) => box.map((x) => Math.min(1, Math.max(0, x)));
 const percent = (x) => `${(100 * x).toFixed(2)}%`;
@@ -15,14 +15,14 @@ function placed(element, box) {
   return element;
 }
 
-/** Opacities from 0 for the smallest to the strongest for the largest value; none where all are equal. */
+/** Opacities from 0 for the minimum value to STRONGEST for the maximum; all 0 if the values are equal. */
 export function shades(values) {
   const low = Math.min(...values);
   const span = Math.max(...values) - low;
   return values.map((value) => (span ? STRONGEST * ((value - low) / span) ** CONTRAST : 0));
 }
 
-/** The numbers of the largest values but zeros, largest first. */
+/** The indices of the largest values greater than zero, largest first. */
 function strongest(values) {
   return values
     .map((value, i) => [value, i])
@@ -32,7 +32,7 @@ function strongest(values) {
     .map(([, i]) => i);
 }
 
-/** A picture on which `boxes` (x1 y1 x2 y2 of 1) can be marked or coloured by values, one a box. */
+/** A picture on which `boxes` (x1 y1 x2 y2 as fractions) can be outlined, or coloured by one value per box. */
 export class Scene {
   constructor(thumb, name, boxes, size = null) {
     this.boxes = boxes ?? [];
@@ -44,7 +44,7 @@ export class Scene {
     else image.firstChild.addEventListener("load", () => shape({ width: image.firstChild.naturalWidth, height: image.firstChild.naturalHeight }));
   }
 
-  /** Outline the regions of largest weight, each under its name. */
+  /** Outline the regions with the largest weights, each with its name. */
   mark(weights, names) {
     this.element.classList.remove("heated");
     this.overlay.replaceChildren(
@@ -54,7 +54,7 @@ export class Scene {
     );
   }
 
-  /** Colour every region by its value. */
+  /** Colour each region by its value. */
   heat(values) {
     this.element.classList.add("heated");
     const depth = shades(values);
@@ -68,7 +68,7 @@ export class Scene {
   }
 }
 
-/** A small square of an example: the picture, with its box. */
+/** A small square with an example picture and its box. */
 export function example({ id, thumb, box }, side) {
   const name = id.split("/").pop();
   const shown = picture(thumb, name, side, { title: name, loading: "lazy" });

@@ -1,4 +1,4 @@
-/** The search: asks the server for the hits of the page's state, shows them, and fetches more near their end. */
+/** The search: requests the hits for the state of the page, shows them, and fetches more hits near the end of the list. */
 
 import * as api from "./api.js";
 import { h, many } from "./dom.js";
@@ -7,41 +7,41 @@ import { message, nothingFound } from "./messages.js";
 import { hasQuery, page, pageSize, request } from "./page.js";
 import { Requests } from "./requests.js";
 
-const PATIENCE = 400; // milliseconds of an empty page before it says that it searches
-const QUIET = 400; // milliseconds without another answer before words are looked up
-const MOST = 1000; // hits, where the server does not say
+const PATIENCE = 400; // milliseconds before an empty page shows that a search is running
+const QUIET = 400; // milliseconds without a new response before words are looked up
+const MOST = 1000; // maximum number of hits, unless the server reports another limit
 
 export class Search {
   requests = new Requests();
-  depth = 0; // hits asked for
-  #shown = ""; // the request that the hits on the page answer
+  depth = 0; // number of requested hits
+  #shown = ""; // the request to which the hits on the page belong
   #wanted = "-"; // the last request
   #more = false; // whether there are hits beyond `depth`
 
   /**
-   * `root` holds the `results`. `onWelcome()` draws the page without a query, `onShown()` follows hits, `onToken()`
-   * asks for the token, `onRemove()` drops the filters, `onQuery(sentence)` asks another sentence.
+   * `root` contains the `results`. `onWelcome()` draws the page without a query, `onShown()` is called after hits are shown,
+   * `onToken()` requests the token, `onRemove()` removes the filters, and `onQuery(sentence)` searches for another sentence.
    */
   constructor(root, { results, meter, notices, ...actions }) {
     Object.assign(this, { root, results, meter, notices, ...actions });
   }
 
-  /** Ask if the state asks for other hits than the last request did, after `delay` milliseconds without a change. */
+  /** Send a request if the state needs other hits than the last request, after `delay` milliseconds without a change. */
   update(delay = 0) {
     if (request() !== this.#wanted) this.requests.later(() => this.ask(), delay);
   }
 
-  /** Have the next `update` ask in any case. */
+  /** Make the next `update` send a request in any case. */
   reset() {
     this.#wanted = "-";
   }
 
-  /** Ask unless the page shows the answer already. */
+  /** Send a request, unless the page already shows the hits. */
   submit() {
     if (this.#shown !== request()) this.ask();
   }
 
-  /** Ask for the hits of the state; a `restored` entry of the history says how far down the page was. */
+  /** Request the hits for the state. A `restored` history entry contains the scroll position. */
   async ask(restored = history.state) {
     this.#wanted = request();
     if (!hasQuery() && !page.info?.items.image) return this.#welcome();
@@ -53,7 +53,7 @@ export class Search {
     if (!restored?.y && (this.results.find !== answer.find || this.#shown !== this.#wanted)) scrollTo(0, 0);
     this.#shown = this.#wanted;
     this.depth = hasQuery() ? depth : answer.hits.length;
-    this.#more = answer.more && !page.state.sort; // further hits would not fit in their order
+    this.#more = answer.more && !page.state.sort; // further hits would break the sort order
     this.#show(answer);
     while (!hasQuery() && this.#more && this.depth < depth) if (!(await this.deeper())) return;
     if (restored?.y) scrollTo(0, restored.y);
@@ -61,9 +61,9 @@ export class Search {
     if (this.results.endIsNear) this.deeper();
   }
 
-  /** Ask for twice as many hits and append the new ones; whether that was done. */
+  /** Request twice as many hits, and append the new ones. Return whether hits were requested. */
   async deeper() {
-    const there = hasQuery() ? [] : this.results.hits; // of a library only further pictures are asked for
+    const there = hasQuery() ? [] : this.results.hits; // without a query, only further pictures are requested
     const most = hasQuery() ? (page.info?.limits.k ?? MOST) : Infinity;
     if (!this.#more || this.requests.busy || this.depth >= most || this.#shown !== request()) return false;
     const depth = Math.min(2 * this.depth, hasQuery() ? most : this.depth + MOST);
@@ -79,7 +79,7 @@ export class Search {
     return true;
   }
 
-  /** Say what went wrong; run `again` by itself where that may help. */
+  /** Report an error. Run `again` automatically if that may help. */
   failed(error, again) {
     this.root.removeAttribute("aria-busy");
     if (!(error instanceof api.Away) && !(error instanceof api.Refused)) throw error;
@@ -88,7 +88,7 @@ export class Search {
     this.notices.show(error.message, this.requests.retry(again, error.wait));
   }
 
-  /** The server answers. */
+  /** Handle that the server responds again. */
   recovered() {
     this.root.classList.remove("stale");
     this.root.removeAttribute("aria-busy");
@@ -97,8 +97,8 @@ export class Search {
     this.notices.hide();
   }
 
-  /** The answer with `k` hits, those of a library without the ones `there`; null if a newer request was made or this
-   * one failed. */
+  /** The response with `k` hits (for a library, without the hits `there`), or null if there is a newer request or this
+   * request failed. */
   async #send(k, there, again) {
     this.root.classList.toggle("stale", this.#shown !== request());
     this.root.setAttribute("aria-busy", "true");
@@ -139,7 +139,7 @@ export class Search {
     this.notices.tell(found);
   }
 
-  /** Say the notes and what of the sentence nothing here knows, once nothing is typed any more; offer what may be meant. */
+  /** Once typing has stopped, show the notes and the unknown words of the sentence, and suggest a correction. */
   #spell(notes) {
     clearTimeout(this.spelling);
     const { q } = page.state;
@@ -147,19 +147,15 @@ export class Search {
     const [shown, wrong] = [this.#shown, page.info && advice(q, page.info)];
     this.spelling = setTimeout(async () => {
       if (wrong) return this.meter.say(wrong.text, wrong.right, this.onQuery);
-      const words = await api.unknownWords(q).catch(() => []); // a hint, of which nothing depends
+      const words = await api.unknownWords(q).catch(() => []); // only a hint, so errors are ignored
       if (shown !== request()) return;
       if (!words.length) return notes.length && this.meter.say(notes.join("; "));
       const right = words.reduce((text, { word, near }) => (near ? text.replace(new RegExp(`(?<!\\p{L})${word}(?!\\p{L})`, "giu"), near) : text), q);
       const names = words.map(({ word }) => `“${word}”`).join(", ");
-      const unknown = `${names} ${words.length > 1 ? "are no words" : "is no word"} of this library or its model.`;
-      // Notes of a sentence of unknown words say so already.
-      const said = notes.some((each) => each.includes("knows no word")) ? notes : [...notes, unknown];
-      this.meter.say(
-        said.join("; "),
-        right !== q && right,
-        this.onQuery,
-      );
+      const unknown = `${names} ${words.length > 1 ? "are" : "is"} unknown to this library and its model.`;
+      // If all words are unknown, the notes already say so.
+      const said = notes.some((each) => each.includes("does not know any word")) ? notes : [...notes, unknown];
+      this.meter.say(said.join("; "), right !== q && right, this.onQuery);
       this.notices.tell(`Unknown: ${names}`);
     }, QUIET);
   }
@@ -173,6 +169,6 @@ export class Search {
     if (this.results.hits.length) return this.notices.show(text);
     this.notices.hide();
     this.meter.show("");
-    this.results.replace(message("That could not be answered", text));
+    this.results.replace(message("The search failed", text));
   }
 }

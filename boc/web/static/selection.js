@@ -1,13 +1,13 @@
-/** The selected items, and the bar of what can be done with them. */
+/** The selected items, and the toolbar for them. */
 
 import { h, many } from "./dom.js";
 
-const PACKED = 100; // pictures that the server packs into one file
+const PACKED = 100; // maximum number of pictures in one download
 
 export class Selection {
   #hits = new Map();
 
-  /** `onMore(ids)` and `onLess(ids)` search by them; `onChange()` follows every change. */
+  /** `onMore(ids)` and `onLess(ids)` search by the items; `onChange()` is called after every change. */
   constructor(root, { notices, onMore, onLess, onChange }) {
     Object.assign(this, { root, notices, onChange });
     this.count = h("b", { "aria-live": "polite" });
@@ -28,7 +28,7 @@ export class Selection {
     );
   }
 
-  /** Esc ends the selection, before it ends anything else of the page. */
+  /** Esc first clears the selection, before it closes other parts of the page. */
   #escape(event) {
     if (event.key !== "Escape" || this.root.hidden || document.querySelector("dialog[open], .facet[open]")) return;
     event.stopImmediatePropagation();
@@ -54,20 +54,20 @@ export class Selection {
     this.#show();
   }
 
-  /** Put the ids, which are paths in the folder that was indexed, into the clipboard. */
+  /** Copy the ids, which are paths relative to the indexed folder, to the clipboard. */
   async copy() {
     try {
       await navigator.clipboard.writeText(this.ids.join("\n"));
       this.notices.tell(`${many(this.ids.length, "path")} copied`);
     } catch {
-      this.notices.show("The browser does not let this page copy; only pages at localhost or of https may.");
+      this.notices.show("The browser does not allow this page to copy text. Copying works only on localhost and over HTTPS.");
     }
   }
 
-  /** Save the pictures as one ZIP. */
+  /** Save the pictures as a ZIP file. */
   save() {
     if (this.ids.length > PACKED) {
-      this.notices.show(`At most ${PACKED} pictures go into one file; select fewer.`);
+      this.notices.show(`A download can contain at most ${PACKED} pictures; select fewer.`);
       return;
     }
     const query = new URLSearchParams(this.ids.map((id) => ["id", id]));

@@ -1,19 +1,16 @@
-/** The table of the terms that an item shares with what is asked. */
+/** The table of the terms that an item shares with the query. */
 
 import { count, h, many } from "./dom.js";
 import { example } from "./scene.js";
 
-const TOP = 8; // terms that are shown before one asks for all
+const TOP = 8; // number of terms shown at first
 
 const share = (part) => `${(100 * part).toFixed(1)} %`;
 
-/**
- * The shared terms of an explanation, the heaviest first. `looks(term)` gives what shows a term in the picture or null,
- * `back()` ends it.
- */
+/** The shared terms of an explanation, largest first. `looks(term)` returns a function that shows the term in the picture, or null; `back()` ends this. */
 export function termTable(found, looks, back) {
   const { terms, score: total } = found;
-  if (!terms.length) return h("p", {}, "This item shares no term with what you ask, so the index does not find it by its terms.");
+  if (!terms.length) return h("p", {}, "This item shares no terms with the query, so terms alone do not find it.");
   const most = terms[0].product;
   const rows = terms.map((term) => row(term, most, looks(term), back));
   const all = h("button", { class: "button", type: "button" }, `Show all ${terms.length} terms`);
@@ -32,7 +29,7 @@ export function termTable(found, looks, back) {
   all.addEventListener("click", unfold);
   rows.slice(TOP).forEach((row) => (row.hidden = true));
   const sum = h("p", { class: "total" }, h("span", {}, "Sum"), h("b", { text: count(total) }), h("span", { text: "100 %" }));
-  return h("section", {}, h("h3", {}, "Terms that both have"), h("ol", { class: "terms" }, ...rows), terms.length > TOP ? others : "", sum);
+  return h("section", {}, h("h3", {}, "Shared terms"), h("ol", { class: "terms" }, ...rows), terms.length > TOP ? others : "", sum);
 }
 
 function row(term, most, look, back) {
@@ -44,7 +41,7 @@ function row(term, most, look, back) {
   const element = h(
     "li",
     { "data-product": term.product, "data-share": term.share },
-    h("div", { class: "what" }, name, h("span", { class: "number" }, words ? `term ${term.term}` : "no typical word", " · ", product)),
+    h("div", { class: "what" }, name, h("span", { class: "number" }, words ? `term ${term.term}` : "no typical words", " · ", product)),
     h("div", { class: "pictures" }, ...(term.examples ?? []).slice(0, 4).map((one) => example(one, 52))),
     h("div", { class: "weight" }, h("span", { text: share(term.share) }), h("span", { class: "track" }, bar)),
   );

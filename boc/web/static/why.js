@@ -1,22 +1,22 @@
-/** The dialog that shows an item: the photograph, what is known of it, and, unfolded, why it was found. */
+/** The dialog that shows an item: the picture, its details and, if expanded, the reasons why it was found. */
 
 import { explain, item as itemOf, withId } from "./api.js";
 import { count, h, icon, opensElsewhere, score } from "./dom.js";
 import { Scene, shades } from "./scene.js";
 import { termTable } from "./shared_terms.js";
 
-const WORDS = 20; // that a picture is written in
+const WORDS = 20; // maximum number of words that are shown
 const DATE = new Intl.DateTimeFormat("en-GB", { dateStyle: "long", timeStyle: "short", timeZone: "UTC" });
 const SWIPE = 48; // pixels
-const ALIKE = 0.05; // cosines that differ by less tell little
+const ALIKE = 0.05; // smaller differences between cosines mean little
 
-/** A value for people: 22 December 2025 at 10:40. */
+/** A value in readable form: 22 December 2025 at 10:40. */
 function spoken(value) {
   const date = /^\d{4}-\d\d-\d\dT[\d:.]+$/.test(value) ? new Date(`${value}Z`) : NaN;
   return Number.isNaN(date.valueOf()) ? String(value) : DATE.format(date);
 }
 
-/** `onMove(-1 or 1)`, `onClose()`, `onLike(id)`, `onQuery(sentence)`, `onWord(word)` and `onFailed(error)` tell what is wanted. */
+/** `onMove(-1 or 1)`, `onClose()`, `onLike(id)`, `onQuery(sentence)`, `onWord(word)` and `onFailed(error)` report what the user does. */
 export class Why {
   constructor(dialog, actions) {
     Object.assign(this, actions);
@@ -48,7 +48,7 @@ export class Why {
     return h("button", { class: "icon", type: "button", title, onclick }, icon(name));
   }
 
-  /** A finger that goes sideways over the picture shows the next or the previous one. */
+  /** Swiping sideways over the picture shows the next or the previous picture. */
   swipes() {
     let from = null;
     const begin = ({ touches }) => (from = touches.length === 1 && visualViewport.scale === 1 ? touches[0] : null);
@@ -69,14 +69,14 @@ export class Why {
     event.preventDefault();
   }
 
-  /** Say that the item is number `at` of `of`; -1 where it is none of them. */
+  /** Show that the item is number `at` of `of`; -1 if it is not in the list. */
   number(at, of) {
     this.previous.disabled = at <= 0;
     this.next.disabled = at < 0 || at >= of - 1;
     this.place.textContent = at >= 0 ? `${at + 1} of ${of}` : "";
   }
 
-  /** Show item `id`, number `at` of `of`; `hit` is what is known of it already. */
+  /** Show item `id`, number `at` of `of`. `hit` contains the known details. */
   async show(id, { hit, at, of, state, picture, asked }) {
     this.running?.abort();
     this.running = new AbortController();
@@ -96,7 +96,7 @@ export class Why {
     await this.attempt(this.told, async () => this.draw(await itemOf(id, signal), null), signal);
   }
 
-  /** Do what asks the server; what goes wrong stands in `place`, and can be tried again. */
+  /** Run `work`, which sends a request. If it fails, show the error in `place` with a button to try again. */
   async attempt(place, work, signal) {
     try {
       await work();
@@ -114,12 +114,12 @@ export class Why {
     if (this.dialog.open) this.dialog.close();
   }
 
-  /** What can be shown before the answer: the picture. */
+  /** Show the picture before the response arrives. */
   early(hit) {
     this.seen = h("div", { class: "seen", role: "region", "aria-label": "The item", tabindex: "0" });
     this.told = h(
       "div",
-      { class: "told", role: "region", "aria-label": "About it", tabindex: "0" },
+      { class: "told", role: "region", "aria-label": "Details", tabindex: "0" },
       h("p", { class: "loading", role: "status" }, "Loading …"),
     );
     if (hit?.modality === "image") this.seen.append(new Scene(hit.thumb, hit.content, null, hit).element);
@@ -127,7 +127,7 @@ export class Why {
     this.body.replaceChildren(this.seen, this.told);
   }
 
-  /** Show an item, and its explanation below what is known of it, which is asked for where it is unfolded. */
+  /** Show the details of an item, with an explanation below, which is requested when it is expanded. */
   draw(item) {
     this.item = item;
     this.found = null;
@@ -140,7 +140,7 @@ export class Why {
 
   fold() {
     if (!this.context.asked) return null;
-    const body = h("div", { class: "reasons" }, h("p", { class: "loading", role: "status" }, "Taking the score apart …"));
+    const body = h("div", { class: "reasons" }, h("p", { class: "loading", role: "status" }, "Loading the explanation …"));
     const details = h("details", { class: "reason" }, h("summary", {}, "Why was it found?"), body);
     const { signal } = this.running;
     const { state, picture } = this.context;
@@ -164,7 +164,7 @@ export class Why {
     this.word(this.chosen, true);
   }
 
-  /** The picture (or sentence), and what can be chosen to be looked for in it. */
+  /** Show the picture or sentence, and the words that can be located in it. */
   drawSeen() {
     const { item, found } = this;
     const { picture, state } = this.context;
@@ -186,7 +186,7 @@ export class Why {
       children.push(this.sentence);
       if (found && (picture || state.like)) {
         const thumb = picture ? picture.url : withId("api/thumb", state.like);
-        if (picture || asks?.boxes) this.scene = new Scene(thumb, "what you asked by", asks?.boxes);
+        if (picture || asks?.boxes) this.scene = new Scene(thumb, "your query", asks?.boxes);
         this.names = asks?.names ?? [];
         this.weights = this.scene && aligned ? aligned.map((row) => Math.max(...row)) : null;
         if (this.scene) children.push(this.scene.element);
@@ -199,7 +199,7 @@ export class Why {
     this.seen.replaceChildren(...children.filter(Boolean));
   }
 
-  /** A sentence, its words coloured by how much they matter. */
+  /** A sentence whose words are coloured by their weights. */
   shaded(text, parts) {
     const quote = h("blockquote", { dir: "auto" });
     if (!parts?.weights) quote.textContent = text;
@@ -213,7 +213,7 @@ export class Why {
     return quote;
   }
 
-  /** Buttons for the words (or regions) that `values(i)` colours the picture by. */
+  /** Buttons for words (or regions); `values(i)` are the values by which word i colours the picture. */
   chips(names, values) {
     const buttons = names.map((name, i) => {
       const choose = () => this.onWord(this.chosen === name ? "" : name);
@@ -223,12 +223,12 @@ export class Why {
       const looks = { onmouseenter: look, onfocus: look, onmouseleave: back, onblur: back };
       return h("button", { type: "button", class: "word", hidden, "aria-pressed": "false", text: name, onclick: choose, ...looks });
     });
-    const group = { class: "words", role: "group", "aria-label": "Words to look for in the picture" };
+    const group = { class: "words", role: "group", "aria-label": "Words to locate in the picture" };
     const element = h("div", group, h("span", { class: "hint" }, "Where is"), ...buttons);
     return { element, buttons, names, values };
   }
 
-  /** Look for a word of the sentence in the picture; an empty one brings back the regions that matter. */
+  /** Locate a word of the sentence in the picture; an empty word shows the most important regions again. */
   word(name, redraw = false) {
     const same = name === this.chosen;
     this.chosen = name;
@@ -242,7 +242,7 @@ export class Why {
   heat(values, name) {
     this.scene.heat(values);
     const [low, high] = [Math.min(...values), Math.max(...values)];
-    const alike = high - low < ALIKE ? " They hardly differ here." : "";
+    const alike = high - low < ALIKE ? " They barely differ here." : "";
     const range = `cosines from ${low.toFixed(3)} to ${high.toFixed(3)}.`;
     this.note.textContent = `Brighter regions are closer to “${name}”: ${range}${alike}`;
   }
@@ -254,11 +254,11 @@ export class Why {
     else if (found.missing && !weights) this.note.textContent = `No regions to show: ${found.missing}.`;
     else if (!weights && this.sentence === null) this.note.textContent = "";
     else if (scene && this.sentence) {
-      this.note.textContent = "The terms are of the whole sentence. Marked: the regions of your picture closest to it.";
+      this.note.textContent = "The terms describe the whole sentence. The marked regions of your picture are closest to it.";
     } else {
       const parts = scene ? "regions" : "words";
-      const whole = `The terms are of the whole ${this.item.modality === "image" ? "picture" : "sentence"}. Marked: the ${parts} closest to the query.`;
-      this.note.textContent = found.weighed_by === "terms" ? `Marked: the ${parts} that carry most of the shared terms.` : whole;
+      const whole = `The terms describe the whole ${this.item.modality === "image" ? "picture" : "sentence"}. The marked ${parts} are closest to the query.`;
+      this.note.textContent = found.weighed_by === "terms" ? `The marked ${parts} contribute most to the shared terms.` : whole;
     }
   }
 
@@ -268,24 +268,24 @@ export class Why {
     const sentence = picture || state.like ? "" : `“${state.q.trim()}”`;
     const asked = sentence && h("p", { class: "asked", text: sentence, dir: "auto" });
     const image = picture
-      ? { src: picture.url, alt: "The picture you asked by" }
-      : state.like && { src: `${withId("api/thumb", state.like)}?side=240`, alt: `The item you asked by: ${state.like}` };
+      ? { src: picture.url, alt: "The picture you searched by" }
+      : state.like && { src: `${withId("api/thumb", state.like)}?side=240`, alt: `The item you searched by: ${state.like}` };
     const by = image ? h("img", { class: "asked-picture", ...image }) : null;
     by?.addEventListener("error", () => by.replaceWith(h("p", { class: "asked", text: `like ${state.like}` })));
     const figure = (name, text, props = {}) => h("div", {}, h("dt", {}, name), h("dd", { ...props, text }));
-    const sum = figure("score of the terms", count(found.score), { class: "sum", "data-sum": found.score });
+    const sum = figure("score by terms", count(found.score), { class: "sum", "data-sum": found.score });
     const figures = [sum, figure("shared terms", count(found.terms.length)), hit && figure("score after re-ranking", score(hit.score))];
     return h("div", { class: "head" }, asked || by, h("dl", { class: "figures" }, figures));
   }
 
-  /** What shows a term on the picture: the regions that carry it, or those close to a word that it stands for. */
+  /** A function that shows a term in the picture: the regions that contribute to the term, or the regions close to a word of its label. */
   looks(term) {
     if (!this.scene?.boxes.length) return null;
     if (term.parts?.some(Boolean) && this.item.modality === "image") {
       return () => {
         this.scene.mark(term.parts, this.names);
         const words = term.words.length ? ` (${term.words.join(", ")})` : "";
-        this.note.textContent = `Marked: the regions that carry term ${term.term}${words}.`;
+        this.note.textContent = `The marked regions contribute to term ${term.term}${words}.`;
       };
     }
     const at = this.choices ? this.choices.names.findIndex((name) => term.words.includes(name.toLowerCase())) : -1;
@@ -299,7 +299,7 @@ export class Why {
     return h("section", {}, h("h3", {}, title), h("ul", { class: "captions" }, ...captions.map((text) => h("li", { text, dir: "auto" }))));
   }
 
-  /** The words that the picture is written in; each searches by itself. */
+  /** The words as which the picture is encoded; each word is a link to a search. */
   words() {
     const { words } = this.item;
     if (!words?.length) return null;
@@ -314,7 +314,7 @@ export class Why {
       });
       return h("li", {}, link);
     });
-    return h("section", {}, h("h3", {}, "Written as"), h("ul", { class: "written" }, ...links));
+    return h("section", {}, h("h3", {}, "Encoded as"), h("ul", { class: "written" }, ...links));
   }
 
   fields() {

@@ -99,7 +99,7 @@ def test_shards_of_img2dataset(tmp_path: Path):
         "000000002.jpg": {},
     }
     assert len(reasons) == 2
-    assert "00000.tar/000000001.txt: of no picture" in reasons[0]
+    assert "00000.tar/000000001.txt: no picture belongs to it" in reasons[0]
     assert "00000.tar/000000002.json: cannot be read" in reasons[1]
 
 

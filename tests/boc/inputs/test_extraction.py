@@ -123,22 +123,22 @@ DAMAGES = {
     "gif-cut": Damage(
         ".gif",
         lambda i: stored(i, "GIF")[:9],
-        "not a picture in a known format",
+        "not a picture in a supported format",
     ),
     "text": Damage(
         ".jpg",
         lambda i: b"once upon a time\n" * 40,
-        "not a picture in a known format",
+        "not a picture in a supported format",
     ),
     "web-page": Damage(
         ".jpeg",
         lambda i: b"<!DOCTYPE html><h1>404 Not Found</h1>",
-        "not a picture in a known format",
+        "not a picture in a supported format",
     ),
     "archive": Damage(
         ".webp",
         archive,
-        "not a picture in a known format",
+        "not a picture in a supported format",
     ),
     "noise": Damage(
         ".jpg",
@@ -374,7 +374,7 @@ def test_prepared_ahead(tmp_path: Path):
             "fatal",
             2,
             BocError,
-            "a worker process ended at fatal, .*; repeat the command",
+            "a worker process died at fatal, .*; run the command again",
         ),
         ("faulty", 2, ZeroDivisionError, None),
     ],
@@ -532,7 +532,7 @@ def test_index_refuses_mixed_files(library: Path, tmp_path: Path):
         ),
         (
             (one, library / "images"),
-            "several sources must all be folders or tar archives, or feature files",
+            "multiple sources must either all be folders or tar archives",
         ),
         (
             (one, tmp_path / "missing.h5"),

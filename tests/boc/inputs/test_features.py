@@ -226,7 +226,7 @@ def test_region_batches(tmp_path: Path) -> None:
         found = file.region_batch("image", 0, 3).regions()
         with pytest.raises(
             FeatureFileError,
-            match=r"r.h5: contains regions, not vectors; use boc extract --encoder",
+            match=r"r.h5: contains regions, not vectors; encode the regions first",
         ):
             file.batch("image", 0, 3)
         for one, (features, boxes) in zip(found, sets, strict=True):
@@ -262,7 +262,7 @@ def test_resumed_file_is_identical(tmp_path: Path, before: int) -> None:
         extend(writer, PARTS[:before])
     with pytest.raises(
         FeatureFileError,
-        match="unfinished; repeat the boc extract",
+        match="incomplete; run the same boc extract command again",
     ):
         FeatureFile(path)
     (tmp_path / "resumed.h5.parts" / ".000000000000-000000000003.h5.tmp").write_bytes(
@@ -311,7 +311,7 @@ def test_parts_of_another_run(tmp_path: Path, change: dict[str, str], named: str
         writer.append(3, PARTS[0])
     with pytest.raises(
         FeatureFileError,
-        match=f"another {named}; repeat that run to finish it, or delete the folder",
+        match=f"different {named}; run the same command again to finish it, or delete the folder",
     ):
         FeatureWriter(
             path,
@@ -356,17 +356,17 @@ def refusal(path: Path) -> str:
 
 
 def test_no_feature_file(tmp_path: Path) -> None:
-    assert "file does not exist; make it with boc extract" in refusal(tmp_path / "missing.h5")
+    assert "file does not exist; create it with boc extract" in refusal(tmp_path / "missing.h5")
     (tmp_path / "notes.h5").write_text("not HDF5")
     (tmp_path / "empty.h5").touch()
     for name in ("notes.h5", "empty.h5", "."):
-        assert "not a readable HDF5 file; make it with boc extract" in refusal(tmp_path / name)
+        assert "not a readable HDF5 file; create it with boc extract" in refusal(tmp_path / name)
     whole = write(tmp_path / "whole.h5", HEADER, PARTS).read_bytes()
     (tmp_path / "cut.h5").write_bytes(whole[: len(whole) // 2])
     assert "not a readable HDF5 file" in refusal(tmp_path / "cut.h5")
     with h5py.File(tmp_path / "foreign.h5", "w") as file:
         file["data"] = [1, 2, 3]
-    assert "not a feature file of boc; make it with boc extract" in refusal(
+    assert "not a boc feature file; create it with boc extract" in refusal(
         tmp_path / "foreign.h5",
     )
 
@@ -375,11 +375,14 @@ def test_a_newer_or_incomplete_header_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "f.h5", HEADER, PARTS)
     with h5py.File(path, "a") as file:
         file.attrs["format"] = FORMAT + 1
-    assert f"format {FORMAT + 1}, but this boc reads up to {FORMAT}; upgrade boc" in refusal(path)
+    assert (
+        f"format {FORMAT + 1}, but this version of boc reads up to {FORMAT}; upgrade boc"
+        in refusal(path)
+    )
     with h5py.File(path, "a") as file:
         file.attrs["format"] = 1
         del file.attrs["digest"]
-    assert "incomplete header; make it with boc extract" in refusal(path)
+    assert "incomplete header; create it with boc extract" in refusal(path)
 
 
 @pytest.mark.slow
@@ -505,7 +508,7 @@ def files_source(paths: Sequence[Path]) -> str:
         ({}, "both contain 'image-0'"),
         (
             {"source": "zz"},
-            "only one has concept sets",
+            "only one of them contains concept sets",
         ),
     ],
 )

@@ -215,7 +215,7 @@ def test_a_picture_that_is_cut_short_is_read_as_far_as_it_goes(tmp_path: Path, s
     whole = np.asarray(read_image(path))
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2])
-    with pytest.warns(CutShort, match="cut short; the readable part was read"):
+    with pytest.warns(CutShort, match="truncated; only the readable part was read"):
         part = np.asarray(read_image(path))
     rows = slice(-40, None) if suffix == "bmp" else slice(40)
     assert part.shape == whole.shape
@@ -235,7 +235,7 @@ def test_a_picture_of_which_nothing_is_left_is_refused(tmp_path: Path):
     path = tmp_path / "a.jpg"
     noise(160).save(path)
     path.write_bytes(path.read_bytes()[:200])
-    assert "fetch it again or delete it" in refusal(path)
+    assert "replace or delete it" in refusal(path)
 
 
 def test_a_jpeg_beyond_the_limit_is_decoded_at_a_smaller_scale(tmp_path: Path):
@@ -257,8 +257,8 @@ def test_orientation_of_xmp_is_ignored_as_by_browsers(tmp_path: Path):
 def test_no_picture(tmp_path: Path):
     (tmp_path / "empty.jpg").touch()
     (tmp_path / "text.jpg").write_text("this is no picture")
-    assert "empty file (0 bytes); delete it or fetch it again" in refusal(tmp_path / "empty.jpg")
-    assert "not a picture in a known format; convert it" in refusal(tmp_path / "text.jpg")
+    assert "empty file (0 bytes); replace or delete it" in refusal(tmp_path / "empty.jpg")
+    assert "not a picture in a supported format; convert it" in refusal(tmp_path / "text.jpg")
     assert "cannot be read (No such file or directory)" in refusal(tmp_path / "missing.jpg")
     assert "cannot be read (Is a directory)" in refusal(tmp_path)
 
@@ -289,7 +289,7 @@ def png(width: int, height: int, packed: bytes = b"") -> bytes:
 def test_pixel_limit(tmp_path: Path):
     path = tmp_path / "a.png"
     path.write_bytes(png(60, 50))
-    assert "60 x 50 pixels, but the limit is 2,999; reduce the picture" in refusal(
+    assert "60 x 50 pixels, but the limit is 2,999; use a smaller picture" in refusal(
         path,
         max_pixels=2999,
     )
@@ -298,7 +298,7 @@ def test_pixel_limit(tmp_path: Path):
         max_pixels=3000,
     )  # allowed, and then there is nothing to decode
     path.write_bytes(png(20_000, 20_000))
-    assert f"the limit is {MAX_PIXELS:,}; reduce the picture" in refusal(path)
+    assert f"the limit is {MAX_PIXELS:,}; use a smaller picture" in refusal(path)
     noise(10).save(path)
     assert read_image(path, max_pixels=100).size == (10, 10)
     refusal(path, max_pixels=99)
@@ -414,7 +414,7 @@ def test_other_formats_are_refused(tmp_path: Path, format: str):
     for read in (read_image, image_size):
         with pytest.raises(
             ImageError,
-            match="not a picture in a known format",
+            match="not a picture in a supported format",
         ):
             read(tmp_path / "a.jpg")
 

@@ -78,7 +78,7 @@ def test_a_table_is_read_by_its_header(tmp_path: Path):
         ),
         (
             "id\na",
-            ["line 1", "no column beside id"],
+            ["line 1", "no column except id"],
         ),
         (
             "id,Ye%ar\na,1",
@@ -104,10 +104,10 @@ def test_a_table_is_read_by_its_header(tmp_path: Path):
         ),
         (
             "id,year:integer\nb,2.5",
-            ["line 2", "year", "'2.5'", "whole number"],
+            ["line 2", "year", "'2.5'", "64-bit integer"],
         ),
-        ("id,year:integer\na,9223372036854775808", ["64 bits"]),
-        ("id,year:integer\na,1_000", ["whole number"]),
+        ("id,year:integer\na,9223372036854775808", ["64-bit"]),
+        ("id,year:integer\na,1_000", ["64-bit integer"]),
         (
             "id,year:float\na,nan",
             ["'nan'", "finite"],
@@ -384,7 +384,7 @@ def test_parse_filter(text: str, expected: Filter):
         ),
         (
             "year=3.5",
-            ["'3.5'", "whole number", "year", "integer"],
+            ["'3.5'", "64-bit integer", "year", "integer"],
         ),
         (
             "taken>May",
@@ -420,22 +420,22 @@ def test_bad_filter(text: str, words: list[str]):
     [
         (
             Filter("year", "=", "2020"),
-            "of type integer, '2020' is not",
+            "of type integer, but '2020' is not",
         ),
         (
             Filter("year", "=", True),
-            "of type integer, True is not",
+            "of type integer, but True is not",
         ),
         (
             Filter("tag", "=", 1),
-            "of type keyword, 1 is not",
+            "of type keyword, but 1 is not",
         ),
         (
             Filter("year", "~", 1),
-            "cannot be compared by '~'",
+            "cannot be compared with '~'",
         ),  # type: ignore[arg-type]
         (Filter("title", "=", "a"), "of type text"),
-        (Filter("x", "=", 1), "made without metadata"),
+        (Filter("x", "=", 1), "built without metadata"),
         (
             Filter(
                 "taken",
@@ -443,11 +443,11 @@ def test_bad_filter(text: str, words: list[str]):
                 "2021-05-01T00:00:00",
                 "2021-05-01T23:59:59",
             ),
-            "has no last value",
+            "cannot have a last value",
         ),
         (
             Filter("tag", "<", "a", "b"),
-            "of type keyword by '<' has no last value",
+            "'<' with type keyword cannot have a last value",
         ),
         (
             Filter("sharpness", "<", math.inf),
@@ -465,7 +465,7 @@ def test_bad_filter(text: str, words: list[str]):
         (Filter("taken", "=", ""), "ISO 8601"),
         (
             Filter("tag", [], "a"),
-            "cannot be compared by",
+            "cannot be compared with",
         ),  # type: ignore[arg-type]
         (Filter([], "=", "a"), "no metadata field"),  # type: ignore[arg-type]
     ],

@@ -122,7 +122,7 @@ def test_ocr_of_an_unreadable_picture(
         path.write_bytes(b"no picture")
     with pytest.warns(
         BocWarning,
-        match=r"its words are not read: .*a\.png",
+        match=r"text in a picture was not recognised: .*a\.png",
     ):
         assert read(path) == ""
 

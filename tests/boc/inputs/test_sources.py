@@ -174,8 +174,8 @@ def test_the_marks_of_windows_do_not_matter(tmp_path: Path, start: str, end: str
             "the first line must name the columns image,caption; found ['file', 'text']",
         ),
         ("image,caption\n", "no rows"),
-        ("image,caption\na.png\n", "line 2: needs both image and caption"),
-        ("image,caption\n,hello\n", "line 2: needs both image and caption"),
+        ("image,caption\na.png\n", "line 2: both image and caption are required"),
+        ("image,caption\n,hello\n", "line 2: both image and caption are required"),
         ("image,caption\na.png,a dog, running\n", "line 2: more cells"),
         ("image,caption\na.png,a \0 dog\n", "line 2: a NUL character, which cannot be stored"),
         (
@@ -501,7 +501,7 @@ def test_heic_with_and_without_reader(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "b.HEIC").write_bytes(b"what only the extra reads")
     with pytest.raises(
         ImageError,
-        match=r"b\.HEIC: not a picture in a known format; .*boc\[heic\]",
+        match=r"b\.HEIC: not a picture in a supported format; .*boc\[heic\]",
     ):
         images.image_size(tmp_path / "b.HEIC")
 
@@ -581,7 +581,7 @@ def test_ids_of_several_folders(tmp_path: Path):
         (("a/x", "a/x/sub"), "which is also a source"),
         (("a/x/sub", "a/x"), "which is also a source"),
         (("a/x", "gone"), "no such folder"),
-        (("a/x", "a/x/1.png"), "is no folder"),
+        (("a/x", "a/x/1.png"), "not a folder"),
         (
             ("a/x", "empty"),
             "no pictures in this folder",

@@ -76,7 +76,7 @@ TABLES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "comma of either kind": (
         'id,size:float,n\na,"1,234",x',
         {"n": "x"},
-        ["'1,234' may be 1.234 or 1234; write 1.2340 or 1234"],
+        ["'1,234' may mean 1.234 or 1234; write 1.2340 or 1234"],
     ),
     "Swiss": (
         f"{HEAD}\na;;;1'234.5\nb;;;1\u2019234,5",
@@ -91,7 +91,7 @@ TABLES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "point of either kind": (
         f"{HEAD}\na;3;;1.234",
         {"year": 3},
-        ["'1.234' may be 1.234 or 1234; write 1.2340 or 1234"],
+        ["'1.234' may mean 1.234 or 1234; write 1.2340 or 1234"],
     ),
     "comma of a table with semicolons": (
         f"{HEAD}\na;;;1,234",
@@ -116,7 +116,7 @@ TABLES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "comma of a table with tabs": (
         "id\tsize:float\tn\na\t1,234\tx",
         {"n": "x"},
-        ["'1,234' may be 1.234 or 1234"],
+        ["'1,234' may mean 1.234 or 1234"],
     ),
     "empty columns": (
         "ID;Year:integer;;\na;7;;\n;;;",
@@ -131,7 +131,7 @@ TABLES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "date of either order": (
         f"{HEAD}\na;7;01/05/2021;",
         {"year": 7},
-        ["the month of '01/05/2021' may be either number; write 2021-05-01"],
+        ["the month of '01/05/2021' is ambiguous; write 2021-05-01"],
     ),
     "order of a column": (
         f"{HEAD}\na;;01/05/2021;\nb;;25/12/2020;",
@@ -146,7 +146,7 @@ TABLES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "number of a day": (
         "id,d:date,n\na,44317,x",
         {"n": "x"},
-        ["'44317' may be the number of a day; write 2021-05-01"],
+        ["'44317' may be a date stored as a number; write 2021-05-01"],
     ),
     "year of two digits": (
         f"{HEAD}\na;1;25.12.21 10:30;",

@@ -76,6 +76,6 @@ def test_empty_or_missing_lists_are_refused(tmp_path: Path, data: bytes | None):
         (tmp_path / "ids.txt").write_bytes(data)
     with pytest.raises(
         SourceError,
-        match="No such file" if data is None else "lists no ids",
+        match="No such file" if data is None else "contains no ids",
     ):
         read_ids(tmp_path / "ids.txt")

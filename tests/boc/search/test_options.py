@@ -30,7 +30,7 @@ def test_keyword_arguments_go_before_given_options() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"k": 0}, "k must be at least 1, got 0; ask for one"),
+        ({"k": 0}, "k must be at least 1, got 0; request at least one"),
         ({"rm": 0.5}, r"rm must be at least 1 \(candidates per hit\), got 0.5; leave it out"),
         ({"k": "3"}, "k must be a whole number, such as 10, got '3'"),
         ({"collapse": 1}, "collapse must be True or False"),
@@ -66,12 +66,15 @@ def test_filters_are_texts_or_values() -> None:
     [
         (
             {"width": 10},
-            r"filters must be texts such as 'width>10', or boc.Filter values, got \{'width'",
+            r"filters must be strings such as 'width>10', or boc.Filter values, got \{'width'",
         ),
-        ([("width", ">", 10)], "a filter must be a text such as 'width>10', or a boc.Filter, got"),
+        (
+            [("width", ">", 10)],
+            "a filter must be a string such as 'width>10', or a boc.Filter, got",
+        ),
         ("width", "is not a filter; write FIELD=VALUE"),
         (Filter("height", ">", 10), "width"),
-        ("width>wide", "whole number"),
+        ("width>wide", "64-bit integer"),
     ],
 )
 def test_other_filters_are_refused_with_the_right_form(filters: Any, message: str) -> None:

@@ -102,7 +102,7 @@ def test_any_text_can_be_read_and_words_without_a_minus_are_kept(typed: str) -> 
             {"like": ["1.jpg"], "weight": float("inf")},
             "invalid weight inf",
         ),
-        ({"text": 3}, "not a part of a query: 'text' 3"),
+        ({"text": 3}, "not a query part: 'text' 3"),
         ({"text": "\ud800"}, "a sentence must be text"),
         ({"text": "a", "weight": "1"}, "weights must be above 0, got '1'"),
         ({"text": "a", "minus": "snow"}, r"must be lists, got 'snow'; write \['snow'\]"),
@@ -352,7 +352,7 @@ def test_words_count_of_what_is_wanted_only(searcher: Searcher) -> None:
         hybrid="rrf",
     )
     assert all("green" in hit.item.content for hit in hits)
-    with pytest.raises(BocError, match="hybrid search counts the words"):
+    with pytest.raises(BocError, match="hybrid search needs the words"):
         searcher.search_query(
             Query.of(like=["003.png"]),
             hybrid="rrf",
@@ -360,7 +360,7 @@ def test_words_count_of_what_is_wanted_only(searcher: Searcher) -> None:
 
 
 def test_an_unknown_item_is_named(searcher: Searcher) -> None:
-    with pytest.raises(BocError, match=r"no item 'nobody.png'; give the id of a hit"):
+    with pytest.raises(BocError, match=r"no item 'nobody.png'; use the id of a hit"):
         searcher.search_query(Query.of(TEXT, unlike=["nobody.png"]))
 
 

@@ -163,7 +163,7 @@ ENTRIES: dict[str, Callable[[Searcher, Embeddings], Any]] = {
 def test_queries_of_any_real_type_find_the_same(searcher: Searcher, entry: str, dtype: str):
     row = np.eye(1, 16, dtype=np.float32)
     if dtype in OTHERS:
-        with pytest.raises(BocError, match="; give real numbers"):
+        with pytest.raises(BocError, match="; pass real numbers"):
             ENTRIES[entry](
                 searcher,
                 Embeddings(
@@ -202,8 +202,8 @@ def test_queries_of_any_real_type_find_the_same(searcher: Searcher, entry: str, 
             np.full((1, 16), 1e300),
             "too large for float32",
         ),
-        (np.ones((1, 15)), r"queries of shape \(1, 15\); give rows of 16"),
-        (np.ones((1, 0)), "give rows of 16"),
+        (np.ones((1, 15)), r"queries have shape \(1, 15\); pass an array of shape \(n, 16\)"),
+        (np.ones((1, 0)), r"pass an array of shape \(n, 16\)"),
     ],
 )
 def test_queries_that_are_no_vectors_are_refused(
@@ -225,7 +225,7 @@ def test_no_queries_have_no_hits(searcher: Searcher):
 
 def test_rankings_refuse_options_that_work_on_hits(searcher: Searcher):
     queries = searcher.encoder.encode_texts(["a red box"])
-    with pytest.raises(BocError, match="leave out collapse, or call search_vectors"):
+    with pytest.raises(BocError, match="omit collapse, or call search_vectors"):
         searcher.rank_vectors(queries, collapse=True)
 
 
@@ -266,7 +266,7 @@ def test_rankings_refuse_options_that_work_on_hits(searcher: Searcher):
         ),
         (
             lambda s: Embeddings("texts", np.ones((1, 3))),
-            "a modality is image or text, got 'texts'",
+            "modality must be image or text, got 'texts'",
         ),
         (
             lambda s: Embeddings("text", np.ones(3)),

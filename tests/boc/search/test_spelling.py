@@ -166,8 +166,8 @@ def test_the_command_line_names_them(library: Path):
     assert told.exit_code == 0
     assert told.stdout.count("\n") == 1
     assert told.stderr.splitlines() == [
-        "the encoder hardly knows 'rde' (0 captions), 'zeppelin' (0 captions); the nearest are "
-        "shown",
+        "the encoder barely knows 'rde' (0 captions), 'zeppelin' (0 captions); showing the "
+        "nearest items",
         "'rde' is no word of this index or its encoder; did you mean red?",
     ]
     assert run('search photos "a red box"', *at).stderr == ""

@@ -125,7 +125,7 @@ def test_what_is_no_picture_of_the_library_is_refused(
     lines = [record.getMessage() for record in caplog.records if record.name.startswith("boc.")]
     assert len(lines) == (0 if id == "gone.png" else 3)
     for line in lines:
-        assert line.startswith("a picture was refused: ")
+        assert line.startswith("a picture was rejected: ")
         assert Path(id).name not in line
         assert "root:" not in line
 

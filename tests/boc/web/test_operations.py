@@ -176,5 +176,5 @@ def test_fault_is_counted_and_told_without_its_text(searcher: Searcher, tmp_path
         raise ZeroDivisionError("a secret")
 
     client = TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False)
-    assert_refused(client.get("/api/broken"), 500, "failed at this")
+    assert_refused(client.get("/api/broken"), 500, "internal error")
     assert values(client)["boc_requests_total", "GET", "/api/broken", "500"] == 1

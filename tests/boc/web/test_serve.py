@@ -133,7 +133,7 @@ def test_a_port_that_is_taken_is_named(library: Path):
         port = taken.getsockname()[1]
         result = boc(f"serve photos --at file:{library}/index --port {port}")
     assert result.exit_code == 1
-    assert f"port {port} of 127.0.0.1 is taken" in result.output
+    assert f"port {port} on 127.0.0.1 is already in use" in result.output
     assert len(result.output.strip().splitlines()) == 1
 
 

@@ -157,21 +157,21 @@ def test_an_array_of_scan_is_a_source(
 def test_wrong_scan_arrays(tmp_path: Path):
     array = write_scan(tmp_path / "a", "test", 3)
     (tmp_path / "a" / "test_caps.txt").write_text("only one\n")
-    words = r"1 captions for the 3 pictures of test_ims.npy, but 5 are needed per picture; give"
+    words = r"1 captions for the 3 pictures of test_ims.npy, but 5 are needed per picture; use"
     with pytest.raises(SourceError, match=words):
         open_source(array)
     (tmp_path / "a" / "test_caps.txt").unlink()
-    words = r"test_caps.txt: cannot be read .*; it belongs beside the array"
+    words = r"test_caps.txt: cannot be read .*; put the file beside the array"
     with pytest.raises(SourceError, match=words):
         open_source(array)
     array.write_bytes(b"rubbish")
-    words = "not a numpy array; fetch it again"
+    words = "not a NumPy array; download it again"
     with pytest.raises(SourceError, match=words):
         open_source(array)
     with pytest.raises(EncoderError, match=words):
         plugins.region_source(f"scan:{tmp_path / 'a'}")
     np.save(array, np.zeros((3, 4)))
-    words = r"has the shape \(3, 4\), not \(pictures, regions, numbers\)"
+    words = r"has shape \(3, 4\), not \(pictures, regions, numbers\)"
     with pytest.raises(SourceError, match=words):
         open_source(array)
     with pytest.raises(EncoderError, match="no SCAN arrays"):

@@ -255,7 +255,7 @@ def test_full_disk_changes_nothing(home: Path, monkeypatch: pytest.MonkeyPatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(fs.os, "fsync", full)
-        with pytest.raises(BackendError, match=r"No space left on device.*make room"):
+        with pytest.raises(BackendError, match=r"No space left on device.*free some space"):
             build(home, "pets", n=2)
     assert state(home) == before
     build(home, "pets", n=2)

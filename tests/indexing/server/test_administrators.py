@@ -321,10 +321,15 @@ REFUSED: dict[str, tuple[Json | None, Step, str, Json]] = {
         "Limit of total fields .*raise this limit",
         {},
     ),
-    "wildcard": (None, lambda site: None, "cannot name an index; use", {"name": "art*"}),
-    "another cluster": (None, lambda site: None, "cannot name an index; use", {"name": "a:art"}),
-    "hidden name": (None, lambda site: None, "cannot name an index; use", {"name": ".art"}),
-    "long name": (None, lambda site: None, "cannot name an index; use", {"name": 101 * "a"}),
+    "wildcard": (None, lambda site: None, "is not a valid index name; use", {"name": "art*"}),
+    "another cluster": (
+        None,
+        lambda site: None,
+        "is not a valid index name; use",
+        {"name": "a:art"},
+    ),
+    "hidden name": (None, lambda site: None, "is not a valid index name; use", {"name": ".art"}),
+    "long name": (None, lambda site: None, "is not a valid index name; use", {"name": 101 * "a"}),
     "small window": (
         None,
         lambda site: site.set(site.first, "max_result_window", 500),
@@ -680,7 +685,7 @@ def test_two_at_once(site: Site, work: Step) -> None:
     with ThreadPoolExecutor() as pool:
         outcomes = {*pool.map(outcome, range(3))}
     assert "done" in outcomes
-    refused = ("written by another process; wait for it or stop it", "has an index")
+    refused = ("written by another process; wait for that process, or stop it", "has an index")
     assert all(any(words in each for words in refused) for each in outcomes - {"done"}), outcomes
     site.check(site.art if work is Site.attach else site.pics)
 
