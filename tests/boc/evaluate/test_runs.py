@@ -197,7 +197,7 @@ def test_evaluate_index_equals_evaluate_features(tmp_path: Path, metric: Metric)
     refused = boc(
         f"evaluate {path} --name all --at {at} --fold 5",
     )
-    assert "--fold does not fit an index" in refused.stderr
+    assert "--fold cannot be used with an index" in refused.stderr
     refused = boc(
         "evaluate",
         write(

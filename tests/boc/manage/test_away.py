@@ -190,9 +190,9 @@ def test_a_disk_below_the_library_is_kept_and_named(
     told = boc("sync x", files.folder, "--at", at)
     assert (told.exit_code, told.stdout) == (
         0,
-        "x is up to date: 4 missing and kept, 6 as they were\n",
+        "x is up to date: 4 missing and kept, 6 unchanged\n",
     )
-    assert "(such as disk/); their pictures are kept; mount" in told.stderr
+    assert "(for example disk/); their pictures are kept; mount" in told.stderr
     store.rename(disk)
     report = files.sync()
     assert (report.up_to_date, report.away) == (True, {})

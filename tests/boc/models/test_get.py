@@ -96,7 +96,7 @@ def test_get_downloads_model_files_only(hub: Hub, place: Path):
     assert "licence   mit" in done.stderr
     assert f"{sum(map(len, FILES.values())) / 1e6:.1f} MB in 3 files" in done.stderr
     assert (
-        done.stdout.splitlines()[-1] == "Use it: boc index photos ~/Pictures --encoder clip:me/tiny"
+        done.stdout.splitlines()[-1] == "To use it: boc index photos ~/Pictures --encoder clip:me/tiny"
     )
     record = json.loads((place / models.RECORD).read_text())
     assert (
@@ -234,10 +234,10 @@ def test_what_is_missing_is_told_first(
 ):
     monkeypatch.setattr("boc.cli.commands.model.find_spec", lambda name: None)
     told = boc("model get me/tiny").stderr
-    assert "missing   torch, transformers, to use it: pip install 'boc[encoders]'" in told
+    assert "missing   torch, transformers; to use the model: pip install 'boc[encoders]'" in told
     hub.repositories["me/tiny"][NEW] = pair()
     told = boc("model get me/tiny").stderr
-    assert "missing   onnxruntime, tokenizers, to use it: pip install 'boc[search]'" in told
+    assert "missing   onnxruntime, tokenizers; to use the model: pip install 'boc[search]'" in told
     usage = shutil.disk_usage(place.parents[1])
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=5_000_000))
     full = boc(*GET)
