@@ -343,7 +343,7 @@ def print_answers(
                     parts.append(f"(+{len(hit.duplicates)})")
                 click.echo("  ".join(parts))
         if not hits:
-            which = "no item that meets all conditions" if search_options.filters else "no item"
+            which = "no item that passes all filters" if search_options.filters else "no item"
             options.tell(f"{which} matches this query")
         for note in hits.notes:
             options.tell(note)

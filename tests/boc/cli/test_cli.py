@@ -284,9 +284,7 @@ def test_info_shows_the_facts_of_an_index(library: Path):
     assert lines["bytes"].startswith(f"{sum(sizes.values()):.0f} per item (postings ")
     dense = sum(sizes[f"{name}.npy"] for name in ("vectors", "compact", "compact_scales"))
     assert f"vectors {dense:.0f}, " in lines["bytes"]
-    assert (
-        lines["re-rank"] == "dot, 10 candidates per hit; all compared: the code took no part"
-    )
+    assert lines["re-rank"] == "dot, 10 candidates per hit; all compared: the code took no part"
 
 
 def test_a_repeated_index_command_changes_no_file(home: Path):
@@ -743,8 +741,7 @@ def test_deleting_all_removes_the_index(home: Path):
     assert run(f"info {at(home)}").stdout.splitlines()[-1].split() == ["indexes", "other"]
     next((home / "index" / "other").glob("segment-*/rows.npy")).unlink()
     assert (
-        run(f"delete other --all {at(home)}").stdout
-        == "other: everything deleted, index removed\n"
+        run(f"delete other --all {at(home)}").stdout == "other: everything deleted, index removed\n"
     )
     assert run(f"info {at(home)}").stdout.splitlines()[-1].split() == ["indexes", "none"]
 

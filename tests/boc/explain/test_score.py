@@ -414,5 +414,8 @@ def test_a_hit_without_shared_terms_says_that_its_vector_is_near(
     assert by_vectors == pytest.approx(bare.score, abs=1e-5)
     told = run(f'explain few "{SENTENCE}" {bare.id} --at {at}')
     assert told.stdout.splitlines()[-1] == f"vectors  {bare.score:.4f}, the score of the vectors"
-    assert f"{bare.id} shares no terms with this query; it is a hit because its vector is close" in told.stderr
+    assert (
+        f"{bare.id} shares no terms with this query; it is a hit because its vector is close"
+        in told.stderr
+    )
     assert "all compared: the code took no part" in told.stderr

@@ -210,7 +210,7 @@ def test_pictures_of_a_folder_that_is_away_go_if_that_is_said(
     (files.folder / "disk").rename(tmp_path / "store")
     if way == "option":
         told = boc("sync x", files.folder, "--at", at, "--missing", "remove")
-        assert told.output == "x: 4 removed, 6 as they were\n"
+        assert told.output == "x: 4 removed, 6 unchanged\n"
     else:
         said = {way: way == "remove_many"}
         assert files.sync(**said).removed == 4

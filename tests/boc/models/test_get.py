@@ -96,7 +96,8 @@ def test_get_downloads_model_files_only(hub: Hub, place: Path):
     assert "licence   mit" in done.stderr
     assert f"{sum(map(len, FILES.values())) / 1e6:.1f} MB in 3 files" in done.stderr
     assert (
-        done.stdout.splitlines()[-1] == "To use it: boc index photos ~/Pictures --encoder clip:me/tiny"
+        done.stdout.splitlines()[-1]
+        == "To use it: boc index photos ~/Pictures --encoder clip:me/tiny"
     )
     record = json.loads((place / models.RECORD).read_text())
     assert (
