@@ -121,7 +121,7 @@ CASES = [
         ["no-such-picture"],
     ),
     (f"index photos {{home}}/captions.csv {AT}", ["boc sync", "boc add", "--replace"]),
-    (f"index other {{home}}/photos.h5 --code nosuch {AT}", ["no code 'nosuch'", "dictionary"]),
+    (f"index other {{home}}/photos.h5 --code nosuch {AT}", ["unknown code 'nosuch'", "dictionary"]),
     (f"index other {{home}}/photos.h5 --code scalar:33 {AT}", ["z must be between 1 and 32", "33"]),
     ("build-codebook {home}/regions.h5 -o {home}/new.npz", ["regions", "boc extract"]),
     (
