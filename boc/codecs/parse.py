@@ -115,7 +115,8 @@ CODES = {
         {**NUMBERS, **PLAIN},
     ),
     "bits": Kind(
-        "same components, with frequencies of a few bits", {**NUMBERS, "bits": Whole(1, 15)},
+        "same components, with frequencies of a few bits",
+        {**NUMBERS, "bits": Whole(1, 15)},
     ),
     "permutation": Kind("same components, with their ranks as frequencies", {**NUMBERS, **PLAIN}),
     "dictionary": Kind(
@@ -233,10 +234,10 @@ class Code:
         if not self.reads_codebook:
             return None
         kind = "concepts"
-        make = "make one with <boc build-codebook FEATURES -o FILE>"
+        make = "build one with <boc build-codebook FEATURES -o FILE>"
         if self.name in (*WORD_CODES, *LEARNED_CODES):
             kind = self.name
-            make = f"make one with <boc build-codebook FEATURES -o FILE --kind {kind}>"
+            make = f"build one with <boc build-codebook FEATURES -o FILE --kind {kind}>"
         if self.codebook is None:
             raise BocError(
                 f"code {self}: needs a codebook",

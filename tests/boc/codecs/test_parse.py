@@ -369,7 +369,7 @@ def test_load_codebook_of_own_kind_only(books: dict[str, Path], name: str):
     option = "" if own == "concepts" else f" --kind {own}"
     with pytest.raises(
         BocError,
-        match=f"needs a codebook; make one with boc build-codebook FEATURES -o FILE{option} ",
+        match=f"needs a codebook; build one with boc build-codebook FEATURES -o FILE{option} ",
     ):
         Code(name).codec(8)
     for kind, path in books.items():
@@ -384,7 +384,7 @@ def test_load_codebook_of_own_kind_only(books: dict[str, Path], name: str):
         )
         with pytest.raises(
             BocError,
-            match=f"the codebook contains {contents}; make one with boc build-.*FILE{option}$",
+            match=f"the codebook contains {contents}; build one with boc build-.*FILE{option}$",
         ):
             code.load_codebook()
     with pytest.raises(BocError, match="file does not exist"):
