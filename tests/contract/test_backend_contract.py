@@ -736,7 +736,7 @@ def test_impossible_alignment_is_refused(backend: Backend, name: str):
                 rescore=Rescore("symm", aligned, 5),
             ),
         )
-    with pytest.raises(BocError, match="no re-rank metric 'cosine'"):
+    with pytest.raises(BocError, match="unknown metric 'cosine' for re-ranking"):
         without.search(
             SearchRequest(
                 terms[:1],

@@ -587,7 +587,7 @@ def test_load_damaged_file(tmp_path: Path):
             Codebook.load(path)
     with pytest.raises(BocError, match="not a codebook of boc"):
         Codebook.load(tmp_path)
-    with pytest.raises(BocError, match="codebook file does not exist; make one"):
+    with pytest.raises(BocError, match="codebook file does not exist; build one"):
         Codebook.load(tmp_path / "none.npz")
 
 
@@ -596,7 +596,8 @@ def test_load_other_formats(tmp_path: Path):
     assert np.array_equal(older.centroids, made().centroids)
     path = archive(tmp_path / "book.npz", about=about(format=3, novelty="x"))
     with pytest.raises(
-        BocError, match="format 3, but this version of boc supports formats up to 2; upgrade boc",
+        BocError,
+        match="format 3, but this version of boc supports formats up to 2; upgrade boc",
     ):
         Codebook.load(path)
 

@@ -212,7 +212,7 @@ def test_evaluate_index_equals_evaluate_features(tmp_path: Path, metric: Metric)
     )
     assert refused.exit_code == 1
     assert (
-        "holds 13 pictures and 60 captions, the index 'all' 12 and 60; evaluate the file that"
+        "contains 13 pictures and 60 captions, but the index 'all' contains 12 and 60; evaluate the file that"
         in refused.stderr
     )
 
@@ -358,7 +358,7 @@ def test_files_without_vectors_or_concepts_cannot_be_scored(
         match=r"bare.h5: no concept sets of its image items, which mrsw",
     ):
         Gallery.of(models[0], bare).scores("mrsw")
-    with pytest.raises(BocError, match="no re-rank metric 'cosine'"):
+    with pytest.raises(BocError, match="unknown metric 'cosine'"):
         Gallery.of(bare).scores("cosine")
     with pytest.raises(FeatureFileError, match="contains regions, not vectors"):
         Gallery.of(models[0], library / "regions.h5")

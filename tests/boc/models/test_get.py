@@ -137,7 +137,7 @@ def test_get_resumes_cut_connection(hub: Hub, place: Path):
     hub.dies = True
     failed = boc(*GET)
     assert failed.exit_code == 1
-    assert "repeat the command, complete files stay" in failed.stderr
+    assert "run the command again; complete files are kept" in failed.stderr
     assert models.find("me/tiny") is None
     hub.dead = False
     hub.dies = False
@@ -165,7 +165,7 @@ def test_get_wrong_bytes(hub: Hub, place: Path):
     hub.damage = True
     failed = boc(*GET)
     assert failed.exit_code == 1
-    assert "the bytes of model.safetensors differ from the announced digest" in failed.stderr
+    assert "model.safetensors does not match the digest that the server reports" in failed.stderr
     assert models.find("me/tiny") is None
     assert not (place / "model.safetensors").exists()
     hub.damage = False
@@ -206,7 +206,7 @@ def test_digests_of_the_first_download_hold(hub: Hub, place: Path):
     assert boc(*GET).exit_code == 0
     (place / "onnx" / "text_model.onnx").write_bytes(b"changed")
     hub.repositories["me/tiny"][NEW] = pair(weight=WEIGHT[::-1])
-    assert "does not have its known SHA-256" in boc(*GET).stderr
+    assert "does not have the expected SHA-256 digest" in boc(*GET).stderr
     hub.repositories["me/tiny"][NEW] = pair()
     assert boc(*GET).exit_code == 0
     assert files_of(place) == pair()
@@ -243,7 +243,7 @@ def test_what_is_missing_is_told_first(
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=5_000_000))
     full = boc(*GET)
     assert full.exit_code == 1
-    assert "5 MB are free, 6 MB are needed; set BOC_MODELS" in full.stderr
+    assert "5 MB are free, but 6 MB are needed; set BOC_MODELS" in full.stderr
     assert not hub.paths("/me/")
     del hub.repositories["me/tiny"][NEW]["preprocessor_config.json"]
     assert "has no weights that boc can read" in boc(*GET).stderr
@@ -308,7 +308,7 @@ def test_get_errors(hub: Hub, monkeypatch: pytest.MonkeyPatch):
     assert "licence   mit" in alone
     assert "add --yes" in alone
     hub.gated = True
-    assert "accept its conditions" in boc(*GET).stderr
+    assert "accept the conditions" in boc(*GET).stderr
     hub.gated = False
     hub.repositories["me/tiny"][NEW] = {"config.json": b"{}", "model.onnx": b"0"}
     assert "has no weights that boc can read" in boc(*GET).stderr
