@@ -212,7 +212,7 @@ def test_evaluate_index_equals_evaluate_features(tmp_path: Path, metric: Metric)
     )
     assert refused.exit_code == 1
     assert (
-        "contains 13 pictures and 60 captions, but the index 'all' contains 12 and 60; evaluate the file that"
+        "contains 13 pictures and 60 captions, but the index 'all' contains 12 and 60; evaluate"
         in refused.stderr
     )
 

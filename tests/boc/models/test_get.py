@@ -225,7 +225,7 @@ def test_get_precision(hub: Hub, place: Path):
     }
     assert "is already downloaded" in boc(*GET, "--precision", "half").stdout
     refused = boc(*GET, "--precision", "8bit").stderr
-    assert "lacks two ONNX networks (8bit precision)" in refused
+    assert "lacks ONNX networks for text and pictures (precision: 8bit)" in refused
 
 
 def test_what_is_missing_is_told_first(
@@ -246,7 +246,7 @@ def test_what_is_missing_is_told_first(
     assert "5 MB are free, but 6 MB are needed; set BOC_MODELS" in full.stderr
     assert not hub.paths("/me/")
     del hub.repositories["me/tiny"][NEW]["preprocessor_config.json"]
-    assert "has no weights that boc can read" in boc(*GET).stderr
+    assert "contains no weights that boc can read" in boc(*GET).stderr
 
 
 def test_two_repositories_are_one_model(hub: Hub, tmp_path: Path):
@@ -311,7 +311,7 @@ def test_get_errors(hub: Hub, monkeypatch: pytest.MonkeyPatch):
     assert "accept the conditions" in boc(*GET).stderr
     hub.gated = False
     hub.repositories["me/tiny"][NEW] = {"config.json": b"{}", "model.onnx": b"0"}
-    assert "has no weights that boc can read" in boc(*GET).stderr
+    assert "contains no weights that boc can read" in boc(*GET).stderr
     for name in ("tiny", "../../etc", "a/..", "a/b/c", "", "me/tiny?x", "."):
         refused = boc("model get", name, "--yes")
         assert refused.exit_code == 1
