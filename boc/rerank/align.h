@@ -1,12 +1,12 @@
-/* Products of the rows of one concept set with those of others, float16, float32 or int8, read where they lie: of each
-   row its largest product with the rows of the other set, and the sums of these. */
+/* Compute, for each row of a concept set, the maximum product with the rows of another set, and the sums of these
+ * maxima. The rows of the other sets are float16, float32 or int8, and are not copied. */
 
 #ifndef BOC_ALIGN_H
 #define BOC_ALIGN_H
 
 #include "rescore.h"
 
-#define FOUR 4 /* rows of the query that are multiplied at a time, with two of a set */
+#define FOUR 4 /* rows of the query that are multiplied by two rows of a set at a time */
 
 #if defined(__x86_64__)
 #define VECTOR __m256
@@ -26,16 +26,17 @@
 #define TARGET
 #endif
 
-/* A query: m rows of unit length, with rows of zeros to a multiple of FOUR, each with zeros to ``width``. */
+/* Query of m rows with unit length. Zero rows are appended up to a multiple of FOUR, and each row is padded with zeros
+ * to ``width``. */
 typedef struct {
     const float *rows;
     int64_t m, width;
 } Set;
 
-/* Products of rows of a query, a multiple of FOUR, with n ``rows`` of d components: out[i * n + r]. */
+/* Compute the products out[i * n + r] of the rows of a query, a multiple of FOUR, with n ``rows`` of d components. */
 typedef void Products(const Set *query, const void *rows, int64_t n, int64_t d, float *out);
 
-/* Add the products of components from j on of two rows, at ONE and OTHER, with four rows of the query. */
+/* Add the products of two rows, ONE and OTHER, with four rows of the query, for the components from j on. */
 #define ADD_PRODUCTS(widen, ONE, OTHER)                        \
     {                                                          \
         const VECTOR x = widen(ONE), y = widen(OTHER);         \
@@ -49,7 +50,7 @@ typedef void Products(const Set *query, const void *rows, int64_t n, int64_t d, 
         a3 = ADD_PRODUCT(x, q, a3), b3 = ADD_PRODUCT(y, q, b3); \
     }
 
-/* With an odd number of rows, the last row is multiplied twice. */
+/* If the number of rows is odd, the last row is multiplied twice. */
 #define PRODUCTS(name, type, widen)                                                                                     \
     TARGET static void name(const Set *query, const void *all, int64_t n, int64_t d, float *out)                        \
     {                                                                                                                   \
@@ -80,8 +81,8 @@ PRODUCTS(set_of_halves, half, WIDEN)
 PRODUCTS(set_of_floats, float, FLOATS)
 PRODUCTS(set_of_bytes, uint8_t, WIDEN_BYTES)
 
-/* The sum over ``asking`` rows of the query of their largest product with n > 0 rows, which become products times scales,
-   and the sum over the rows of their largest with the query. ``most`` has room for n. */
+/* Multiply the products by the scales of the n > 0 rows. Then compute the sum of the maximum products over ``asking``
+ * rows of the query, and the sum of the maximum products over the n rows. ``most`` has room for n entries. */
 static void sum_largest(float *products, const float *scales, int64_t asking, int64_t n, float *most, float *of_query,
                         float *of_rows)
 {
