@@ -135,7 +135,7 @@ def test_invalid_parameters_and_inputs():
         LateInteraction(terms=0).fit(some)
     with pytest.raises(
         ValueError,
-        match="density must be from 1 to 100 percent of the pictures, got 101",
+        match="density must be between 1 and 100 percent of the pictures, got 101",
     ):
         LateInteraction(density=101).fit(some)
     with pytest.raises(ValueError, match="0 concepts in the sample"):

@@ -523,11 +523,11 @@ def test_postings_read_counts_shared_terms(
         ),
         (
             {"steps": [("SoftAssignment", {"clusters": 3, "similarity": "excess"})]},
-            "similarity=excess of SoftAssignment .* another code",
+            "similarity=excess of SoftAssignment; .* another code",
         ),
         (
             {"steps": [("SoftAssignment", {"clusters": 3, "sigma": 2.0})]},
-            "sigma=2.0 of SoftAssignment .* with another code",
+            "sigma=2.0 of SoftAssignment; .* with another code",
         ),
     ],
 )
