@@ -48,7 +48,7 @@ def check_rows(manifest: Manifest, rows: Rows, concept_dim: int | None) -> None:
     width = concepts.values.shape[1]
     if concept_dim is not None and width != concept_dim:
         raise BackendError(
-            f"concepts have {width} components, but earlier concepts have {concept_dim}"
+            f"concepts have {width} components, but earlier concepts have {concept_dim}",
         )
 
 

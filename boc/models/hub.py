@@ -165,7 +165,8 @@ def download(offer: Offer) -> models.Model:
                 "operator of the server or the proxy",
             )
     for path in sorted(
-        folder.rglob("*"), reverse=True,
+        folder.rglob("*"),
+        reverse=True,
     ):  # files from another revision and temporary files
         if path.is_dir():
             with suppress(OSError):

@@ -161,7 +161,7 @@ class ServerAttachment:
                 raise BackendError(
                     f"{self._physical} has index.{limit} {self._settings(limit, WINDOW)}, and "
                     f"searches rank up to {WINDOW} documents",
-                    f"raise it (PUT /{self._physical}/_settings), then repeat the command",
+                    f"raise it (PUT /{self._physical}/_settings), then run the command again",
                 )
         # A search fails here, before anything is changed, if searches are forbidden.
         self._transport.search(f"/{self.name}/_search", {"size": 0})

@@ -324,7 +324,7 @@ class ServerWriter:
             refusal = f"refused {physical}: {'; '.join(distinct)}"
             advice = (
                 "change what a template (GET /_index_template) or a limit of the cluster sets, "
-                "then repeat the command"
+                "then run the command again"
             )
         raise BackendError(f"{self.transport.label} {refusal}; {advice}")
 
@@ -346,7 +346,7 @@ class ServerWriter:
             without = f", without {', '.join(map(repr, missing))}" if missing else ""
             raise UnfinishedError(
                 f"{self.transport.label} has {count} of {expected} acknowledged "
-                f"documents{without}; repeat the command to load the missing ones",
+                f"documents{without}; run the command again to load the missing documents",
             )
 
 
@@ -362,7 +362,7 @@ class ServerEditor:
         if blocks := self._generation.blocks:
             raise BackendError(
                 f"{self._generation.physical} is write-protected (index.blocks.{blocks[0]})",
-                "free disk space if it is short, remove this block, then repeat the command",
+                "free disk space if it is short, remove this block, then run the command again",
             )
         if names := self._generation.pipelines:
             raise BackendError(
