@@ -1,12 +1,12 @@
 """Manage the indexes of a cluster behind their names.
 
-The name of an index is an alias. The alias points to a generation, a separate index named
-``NAME-boc-DIGEST-N``: DIGEST is computed from the contents and their storage format, and N counts
-up. A generation that is being loaded does not have the alias NAME, so no search sees it. It is
-written through another alias, never by its own name: a server would recreate a missing index with
-guessed fields, but refuses to write to a missing alias. Publishing swaps the alias in one request.
-The previous generation stays until the next load begins, so that its readers can continue.
-"""
+The name of an index is an alias for a generation, which is a separate index named
+``NAME-boc-DIGEST-N``. DIGEST is computed from the contents and their storage format, and N is a
+counter. A generation that is being loaded does not have the alias NAME, so searches do not see it.
+It is written through another alias instead of its own name, because a server would recreate a
+missing index with guessed fields, but refuses to write to a missing alias. Publishing moves the
+alias in one request. The previous generation is kept until the next load begins, so that readers
+can continue to use it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .transport import Json, RefusedError, Transport
 from .vector_fields import VECTOR_FIELDS, VectorField
 
 ATTACHED_NAME = "boc-on-"
-"""The prefix of the index of an attachment, chosen so that no pattern of the other program matches
+"""Prefix for the index of an attachment, chosen so that patterns of the other program do not match
 it."""
 PHYSICAL = re.compile(r"(?P<name>.+)-boc-(?P<digest>[0-9a-f]{12})-(?P<number>[1-9][0-9]*)")
 

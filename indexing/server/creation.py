@@ -1,4 +1,4 @@
-"""Create an index of boc's own, without the additions of a cluster's templates."""
+"""Create an index of boc without the additions from the templates of a cluster."""
 
 from collections.abc import Iterator
 from fnmatch import filter as matching
@@ -16,7 +16,7 @@ MANAGED = (
     "index.plugins.index_state_management.",
     "index.opendistro.index_state_management.",
 )
-"""Settings with which a cluster would move, shrink or delete an index on its own."""
+"""Settings that cause a cluster to move, shrink or delete an index automatically."""
 PIPELINES = (
     "index.default_pipeline",
     "index.final_pipeline",
@@ -41,8 +41,8 @@ def create_index(transport: Transport, index: str, body: Json) -> Json:
         if added:
             raise BackendError(
                 f"a template of the cluster {', '.join(added)}, so {index} would drop or change "
-                "written data; change it (GET /_index_template, GET /_template), then repeat "
-                "the command",
+                "written data; change it (GET /_index_template, GET /_template), then run the "
+                "command again",
             )
         return reopen(transport, index)
     except BackendError:
@@ -68,7 +68,7 @@ def _foreign(entry: Json, body: Json) -> tuple[list[str], Json]:
 
 
 def _take_away(transport: Transport, index: str, entry: Json, body: Json) -> bool:
-    """Remove every addition that can be removed; return whether any was removed."""
+    """Remove all additions that can be removed, and return whether there were such additions."""
     aliases, settings = _foreign(entry, body)
     if aliases:
         actions = [{"remove": {"index": index, "alias": alias}} for alias in aliases]
@@ -82,7 +82,7 @@ def _take_away(transport: Transport, index: str, entry: Json, body: Json) -> boo
 
 
 def _additions(entry: Json, body: Json) -> Iterator[str]:
-    """Yield descriptions, in words, of an index's additions to ``body``."""
+    """Yield descriptions of the additions of an index to ``body``, in words."""
     aliases, settings = _foreign(entry, body)
     if aliases:
         yield f"gives it the aliases {', '.join(aliases)}"
@@ -117,8 +117,8 @@ def _other_fields(actual: Json, asked: Json, path: str = "") -> Iterator[tuple[s
 
 
 def _same(there: Any, asked: Any) -> bool:
-    """Return whether a server's value equals the requested value. Servers write false as a word, a
-    list of one value as the value, and missing parameters as {}."""
+    """Return whether the value from the server equals the requested value. Servers return false as
+    a string, a list with one value as the value, and missing parameters as {}."""
     if isinstance(there, dict) and isinstance(asked, dict):
         return all(_same(value, asked.get(key)) for key, value in there.items() if value != {})
     return str(there).lower() in (str(asked).lower(), str([asked]).lower())

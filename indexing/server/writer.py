@@ -283,8 +283,8 @@ class ServerWriter:
                     raise BackendError(
                         f"{self.transport.label}: no node accepts the shards of {physical} "
                         f"({reason}); free disk space, or change the node requirements in a "
-                        "template of the cluster (index.routing.allocation), then repeat the "
-                        "command",
+                        "template of the cluster (index.routing.allocation), then run the command "
+                        "again",
                     )
             except RefusedError as error:
                 exists = error.kind == "resource_already_exists_exception"
