@@ -2,7 +2,8 @@
 
 The option ``--code`` of ``boc index`` is the key ``code`` in the table ``[index]``. The options in
 SHARED can also be set at the top of the file, or by environment variables such as BOC_AT. The
-command line overrides environment variables, which override the file."""
+command line overrides environment variables, which override the file.
+"""
 
 import os
 import re
@@ -55,7 +56,8 @@ def defaults(group: click.Group) -> dict[str, dict[str, Any]]:
     """Return the values from the file and from environment variables as click's ``default_map``.
 
     Raises ConfigError if the file cannot be read, or if it contains an unknown command, an unknown
-    option or a password."""
+    option or a password.
+    """
     path, content = read()
     shared = {key: value for key, value in content.items() if not isinstance(value, dict)}
     tables = {key: value for key, value in content.items() if key not in shared}

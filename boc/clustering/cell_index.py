@@ -4,7 +4,8 @@ Comparing a vector with all V centroids needs V dot products, both in training a
 Therefore, the centroids are grouped into about 4 sqrt(V) cells, and a vector is compared only with
 the centroids in its nearest cells (an inverted file index). Vectors and centroids are stored and
 compared in 8 bits, which is fast, precise enough for directions, and gives the same results on all
-machines."""
+machines.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +97,8 @@ class Centroids:
     """Unit vectors grouped into cells. Cell i contains the ``vectors`` from ``starts[i]`` to
     ``starts[i + 1]``, and ``heads[i]`` is their mean direction.
 
-    ``starts`` is int64 (m + 1,). All arrays are contiguous, and cells are not empty."""
+    ``starts`` is int64 (m + 1,). All arrays are contiguous, and cells are not empty.
+    """
 
     vectors: Directions
     heads: Directions
@@ -237,7 +239,8 @@ def rounded(X: Floats) -> tuple[Int8s, Floats]:
     even. Return the rounded rows and their scales (n,).
 
     An int8 row times its scale has unit length. Zero rows and rows that contain NaN or infinity
-    become zeros with scale 0."""
+    become zeros with scale 0.
+    """
     rows = np.empty(X.shape, np.int8)
     scales = np.empty(len(X), np.float32)
     for i in range(0, len(X), ROUNDED_ROWS):
@@ -271,7 +274,8 @@ def spherical_kmeans(points: Directions, k: int, seed: int) -> Centroids:
     centroids in a cell is proportional to its number of points, so that centroids have similar
     numbers of points. Training uses at most 64 points per centroid and ignores zero rows. The
     result contains fewer than ``k`` centroids if the points have fewer distinct directions. The
-    same seed gives the same centroids."""
+    same seed gives the same centroids.
+    """
     rng = np.random.default_rng(seed)
     if len(points) > k * POINTS:
         points = points.sample(k * POINTS, rng)

@@ -3,7 +3,8 @@
 A codebook file is an ``.npz`` archive without pickles. It contains ``centroids`` float32 (p, d);
 ``words`` (p,), an array of strings, if the centroids represent words; the arrays ``labels``,
 ``origin``, ``thresholds``, ``means`` and ``axes`` of a ``Codebook``, if present; and ``about``,
-which contains the other fields as JSON in UTF-8."""
+which contains the other fields as JSON in UTF-8.
+"""
 
 from __future__ import annotations
 
@@ -182,7 +183,8 @@ class Codebook:
         ``identity``.
 
         Variants of an encoder, such as ``tern:FOLDER`` and ``tern:FOLDER?alone``, share a concept
-        space."""
+        space.
+        """
         if (weights(self.identity), self.identity.dim) != (weights(identity), identity.dim):
             raise BocError(
                 f"the codebook is for {self.identity.spec}, but the concepts are from "

@@ -26,7 +26,8 @@ def codebook_labels(
     its whole word. Words are ranked by their frequency at the centroid relative to their frequency
     at all centroids; if a centroid represents a word, this word comes first. ``files`` contain
     embeddings; files without concepts and sentences without words are ignored. Items are read in
-    batches of ``batch``. Memory use is one number per pair of centroid and word."""
+    batches of ``batch``. Memory use is one number per pair of centroid and word.
+    """
     words = _WordCounts(len(book))
     regions = _NearestRegions(len(book))
     for file in files:

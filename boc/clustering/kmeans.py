@@ -26,7 +26,8 @@ def kmeans(
     Lloyd's algorithm.
 
     If ``spherical`` is True, points are compared by cosine, and centroids have unit length.
-    ``crowd`` is the maximum number of points per centroid."""
+    ``crowd`` is the maximum number of points per centroid.
+    """
     if spherical:
         X = unit_rows(X)
     points = np.ascontiguousarray(X, dtype=np.float32)
@@ -109,7 +110,8 @@ def rescaling(points: Floats) -> Floats:
     in the same way as the points. With variances v, dividing the concepts by v**.25 gives each axis
     the weight v**-.25 * v**.5 * v**-.25 = 1, as in the plain product. Narrow axes need slightly
     more weight, because only the largest terms of an item are kept. Among exponents from .2 to .45,
-    .35 gave the highest recall on held-out training pictures."""
+    .35 gave the highest recall on held-out training pictures.
+    """
     rows = unit_rows(points)
     variances, vectors = np.linalg.eigh((rows.T @ rows / len(rows)).astype(np.float64))
     largest = variances.max(initial=0) or 1.0

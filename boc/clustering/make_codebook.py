@@ -80,7 +80,8 @@ def cluster(
     modality; otherwise, the modalities would be so far apart that they would use different
     centroids. "rescaled" also scales the axes of the centred concepts (see
     ``boc.clustering.kmeans.rescaling``), as ``similarity=deviation`` requires. ``tell`` is called
-    with the name of each stage."""
+    with the name of each stage.
+    """
     import faiss
 
     if space not in CODEBOOKS[:3]:
@@ -126,7 +127,8 @@ def default_clusters(files: Sequence[FeatureFile]) -> int:
     concepts, but at most 1000.
 
     Hard assignment needs a small number of centroids, because each centroid must be shared by words
-    and regions of several items."""
+    and regions of several items.
+    """
     return max(1, min(1000, int(_size(_pools(files, *MODALITIES)) ** 0.5)))
 
 
@@ -140,7 +142,8 @@ def shared_codebook(
     centroids, build a centred codebook instead, and halve its size until half of the centroids are
     shared.
 
-    Raises BocError if no centroid is shared, because sentences could not find pictures."""
+    Raises BocError if no centroid is shared, because sentences could not find pictures.
+    """
     space = CODEBOOKS[0]
     while True:
         codebook = cluster(
@@ -197,7 +200,8 @@ def sample_concepts(
     All concepts have the same probability, as in the paper, which draws a uniform sample from all
     visual and textual concepts. If ``balanced`` is True, equal numbers of concepts are drawn from
     both modalities if possible. Files are memory-mapped, and only the chosen rows are read.
-    ``means`` (2, d) are subtracted from the concepts of each modality."""
+    ``means`` (2, d) are subtracted from the concepts of each modality.
+    """
     if size < 1:
         raise BocError(f"the sample must contain at least 1 concept, got {size}")
     pools = [_pools(files, *MODALITIES)]
@@ -235,7 +239,8 @@ def vocabulary(
     frequency relative to the most frequent word, raised to the power .3, so that a common word is
     preferred to a rare word that is equally close. Words with the same frequency are sorted
     alphabetically. Memory use is 16 bytes per pair of words. Raises FeatureFileError if the
-    captions contain no such words."""
+    captions contain no such words.
+    """
     identity = check_files(files, concepts=False)
     tell("counting words")
     counts: Counter[str] = Counter()

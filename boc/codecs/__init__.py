@@ -1,7 +1,8 @@
 """Convert vectors to sparse integer term frequencies by chains of scikit-learn transformers.
 
 Names are imported on first use, so that the command line can parse and list codes without loading
-NumPy."""
+NumPy.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -7,7 +7,8 @@ For item i with concepts v_1 ... v_m and centroids c_1 ... c_p::
     soft   a_i[k] = aggr_l s(l, k),   s(l, k) = similarity(|v_l - c_k|),   aggr = sum or max
 
 If z is set, only the z highest similarities of each concept are aggregated. The next steps are
-``UnitNorm`` and ``ScalarQuantizer``, because the paper compares histograms by cosine."""
+``UnitNorm`` and ``ScalarQuantizer``, because the paper compares histograms by cosine.
+"""
 
 from __future__ import annotations
 

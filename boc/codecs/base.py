@@ -57,7 +57,8 @@ class Step:
     only to validate rows, which is not necessary for most queries.
 
     Steps that encode queries differently override ``encode_queries``, and steps that depend on the
-    modality override ``encode_documents``. All other steps are ordinary transformers."""
+    modality override ``encode_documents``. All other steps are ordinary transformers.
+    """
 
     n_features_in_: int
     learned: ClassVar[tuple[str, ...]] = ()
@@ -303,7 +304,8 @@ def one_row(
     """Build a csr_array (1, width) from nonzero ``values`` in ascending ``columns``.
 
     The array is a shallow copy of an empty row, because validation by the constructor takes longer
-    than a step."""
+    than a step.
+    """
     matrix = copy(_empty_row(width, values.dtype))
     matrix.data = values
     matrix.indices = columns
@@ -320,7 +322,8 @@ def frequencies(values: Array, rows: sparse.csr_array) -> sparse.csr_array:
     """Build a term matrix with the sparsity pattern of ``rows`` and with ``values`` as int32
     frequencies. Frequencies below 1 are dropped.
 
-    Raises ValueError if a frequency exceeds int32."""
+    Raises ValueError if a frequency exceeds int32.
+    """
     largest = values.max(initial=0)
     if largest > np.iinfo(np.int32).max:
         raise ValueError(

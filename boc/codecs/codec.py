@@ -86,7 +86,8 @@ class SurrogateCodec:
         """Fit all steps to samples of one or both modalities from a collection of ``n_items``.
 
         If ``n_items`` is None, the samples are the whole collection. Raises ValueError if a
-        parameter is out of range."""
+        parameter is out of range.
+        """
         filled = [sample for sample in samples if len(sample)]
         if not filled:
             raise BocError(

@@ -126,7 +126,8 @@ class Dictionary(Step):
         """Learn the vocabulary from a sample of a collection of ``n_items`` (default: the size of
         the sample).
 
-        The sample is kept in memory once, with 8 bits per component."""
+        The sample is kept in memory once, with 8 bits per component.
+        """
         sample = None
         done = 0
         for X, _ in blocks:
@@ -292,7 +293,8 @@ def quantized(
     with halves rounded to even.
 
     If ``temperature`` is not 0, each weight w is first replaced by exp((w - row maximum) /
-    temperature)."""
+    temperature).
+    """
     exact = weights.astype(np.float64)
     if temperature:
         exact = np.exp((exact - exact.max(axis=1, keepdims=True)) / temperature)
@@ -310,7 +312,8 @@ def pursuit(
     ``dots`` (n, m) are the dot products of rows and candidates. ``products`` accepts one candidate
     number per row (n,) and returns the dot products (n, m) of this candidate with all candidates of
     the row. The vectors themselves are not needed (Rubinstein et al., Technion CS-2008-08). Returns
-    the chosen candidates (n, z), in order of selection, and their weights."""
+    the chosen candidates (n, z), in order of selection, and their weights.
+    """
     chosen = dots.argmax(axis=1)[:, None]
     among = products(chosen[:, 0])[:, None]
     while True:

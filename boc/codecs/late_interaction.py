@@ -13,7 +13,8 @@ the centroids::
 With these codes, every posting list would contain all pictures. Therefore, the index stores only
 the amount by which s[k] exceeds a threshold t_k, which ``density`` percent of the pictures exceed.
 The scores of all pictures for a sentence then differ by a constant from the scores with max(s[k],
-t_k) in place of s[k]."""
+t_k) in place of s[k].
+"""
 
 from __future__ import annotations
 

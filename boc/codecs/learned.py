@@ -9,7 +9,8 @@ kind::
 As in SPLADE (Formal et al., SIGIR 2021), a maximum over the rows is followed by a logarithm, which
 limits the weight of single terms. Both modalities share the terms. One threshold per modality and
 kind replaces centring, because w . (r - m) equals w . r minus a constant.
-``encoders.training.learned_terms`` learns the terms from captions."""
+``encoders.training.learned_terms`` learns the terms from captions.
+"""
 
 from __future__ import annotations
 

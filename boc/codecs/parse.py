@@ -5,7 +5,8 @@ arguments ``z`` and ``query_z``. Values that contain spaces, quotes, parentheses
 signs must be enclosed in single or double quotes; the same quotes inside the value are doubled.
 
 This module does not import NumPy, so that the command line can list, complete and check codes
-quickly."""
+quickly.
+"""
 
 from __future__ import annotations
 
@@ -272,7 +273,8 @@ class Code:
         """Create an unfitted codec for vectors of ``dim`` components.
 
         ``codebook`` replaces the file named in the code. Raises BocError if the code has more terms
-        than ``dim`` allows."""
+        than ``dim`` allows.
+        """
         from boc.codecs.codec import SurrogateCodec
         from boc.codecs.late_interaction import LateInteraction
         from boc.codecs.presets import book_code, concept_code, global_code
@@ -306,7 +308,8 @@ class Code:
 def parse_code(text: str) -> Code:
     """Parse a code such as ``bits:32`` or ``soft(z=8, aggregate=max, codebook=book.npz)``.
 
-    Raises BocError with the error, the known names and the syntax."""
+    Raises BocError with the error, the known names and the syntax.
+    """
     match = WHOLE.fullmatch(text)
     if match is None:
         raise BocError(f"code {text!r} has invalid syntax; {FORM}")
@@ -370,7 +373,8 @@ def code_of(config: Mapping[str, Any]) -> Code | None:
     codebook.
 
     ``config`` is the value of ``SurrogateCodec.config`` stored in a manifest. Returns None if these
-    steps do not correspond to a code."""
+    steps do not correspond to a code.
+    """
     import numpy as np
 
     from boc.clustering.codebook import Codebook

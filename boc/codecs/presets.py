@@ -44,7 +44,8 @@ def global_code(
 
     The steps of ``dictionary`` are centring and a vocabulary of ``terms`` centroids. The default
     budgets are 2 terms per item and 64 terms per query; ``plain`` and ``bits`` are ignored. Raises
-    BocError if the code is unknown."""
+    BocError if the code is unknown.
+    """
     if code not in GLOBAL_CODES:
         raise BocError(f"unknown code {code!r}; known: {', '.join(GLOBAL_CODES)}")
     if code == "dictionary":
@@ -72,7 +73,8 @@ def concept_code(
 
     The scale is 100 times as large as for global codes, because the components of a dense row are
     nearly equal (0.03 +- 0.003 for 1,000 centroids), so a scale of 1,000 would distinguish only 6
-    levels. Raises BocError if the code is unknown, and ValueError if an option is out of range."""
+    levels. Raises BocError if the code is unknown, and ValueError if an option is out of range.
+    """
     step: HardAssignment | SoftAssignment
     if code == "soft":
         step = SoftAssignment.from_codebook(
@@ -104,7 +106,8 @@ def book_code(
     per query. The defaults are the budgets with which the terms were learned, or 32.
 
     For ``words``, frequencies range from 1 to 7, and ``fit`` must still learn the mean of the
-    pictures. For ``learned``, activations are scaled to unit length."""
+    pictures. For ``learned``, activations are scaled to unit length.
+    """
     options = codebook.options
     budgets = {"z": z or options.get("z", 32), "query_z": query_z or options.get("query_z", 32)}
     if code == "words":

@@ -2,7 +2,8 @@
 rectification.
 
 A component code consists of Center, RandomRotation, CReLU and steps from
-``boc.codecs.frequencies``."""
+``boc.codecs.frequencies``.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Convert term matrices to {term: frequency} mappings and to surrogate text without loss.
 
 In surrogate text, the word ``tj`` is repeated f times for term j with frequency f, so that any text
-search engine can index it."""
+search engine can index it.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

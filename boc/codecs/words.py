@@ -7,7 +7,8 @@ that describe it. Its terms are the ``z`` words with the largest products, inclu
 is useful for exact keyword searches. Approximating a picture by a sum of a few words (non-negative
 pursuit, as in SpLiCE, Bhalla et al., NeurIPS 2024) selects only one of several synonyms and
 corrects its error by rare words; in tests with drawings and photographs, keyword searches then
-found fewer pictures."""
+found fewer pictures.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Compute ranking metrics (Recall@K, median rank, NDCG) in both directions.
 
 Rankings are given as score matrices (n_texts, n_images), either arrays or memory-mapped files,
-which are read in blocks of rows."""
+which are read in blocks of rows.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +105,8 @@ def evaluate_recall(
     pictures.
 
     ``scores`` is (n_texts, n_images), and ``owners`` (n_texts,) contains the number of the picture
-    that each sentence describes. Raises BocError if ``fold`` is invalid."""
+    that each sentence describes. Raises BocError if ``fold`` is invalid.
+    """
     to_image = []
     to_text = []
     for pictures, sentences in folds(owners, scores.shape[1], fold):
@@ -126,7 +128,8 @@ def evaluate_ndcg(
     ``evaluate_recall``.
 
     ``relevance`` has the same shape as ``scores``. The ideal ranking contains only items in the
-    fold. Raises BocError if the shape or ``fold`` is invalid."""
+    fold. Raises BocError if the shape or ``fold`` is invalid.
+    """
     check_relevance(relevance, *scores.shape)
     sides = []
     for pictures, sentences in folds(owners, scores.shape[1], fold):
@@ -179,7 +182,8 @@ def ndcg_of_hits(hits: Ints, relevance: Floats) -> Doubles:
     """Compute the NDCG of lists of ``hits``, best first, in the same way as ``ndcg``.
 
     ``hits`` (n_queries, n) contains columns of ``relevance`` (n_queries, n_items), of which the
-    first 25 are evaluated. The value -1 means no hit and has a gain of 0."""
+    first 25 are evaluated. The value -1 means no hit and has a gain of 0.
+    """
     grades = np.nan_to_num(relevance, nan=0.0)
     p = min(DEPTH, grades.shape[1])
     hits = hits[:, :p]
@@ -204,7 +208,8 @@ def owners_of(images: Sequence[str], groups: Sequence[str]) -> Ints:
     sentence groups.
 
     Raises BocError if a sentence has no picture or a picture has no sentence, because there would
-    be no relevant item for such a query."""
+    be no relevant item for such a query.
+    """
     number = {key: i for i, key in enumerate(images)}
     lost = next((group for group in groups if group not in number), None)
     if lost is not None:

@@ -3,7 +3,8 @@ ROUGE-L, or read it from a file.
 
 A relevance matrix is float32 (n_texts, n_pictures) and compares each sentence with all sentences
 about each picture. The files published with TERN and TERAN have no header; rows are in the order of
-the sentences, and missing values are -1."""
+the sentences, and missing values are -1.
+"""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -44,7 +45,8 @@ def rouge_l_matrix(
 
     ``owners`` (n_texts,) contains the number of the picture that each sentence describes. Raises
     BocError if a picture has no sentence. ``tick`` is called with the number of values in each
-    finished block."""
+    finished block.
+    """
     if len(texts) != len(owners) or not len(texts):
         raise BocError(
             f"relevance needs one owner per caption, got {len(texts)} captions and {len(owners)} "
@@ -74,7 +76,8 @@ def read_relevance(path: Path, n_texts: int) -> Floats:
     """Memory-map a relevance file with ``n_texts`` rows, read-only.
 
     Raises BocError if the file is missing or incomplete, or if it has a NumPy header, an unexpected
-    size or negative values."""
+    size or negative values.
+    """
     try:
         size = path.stat().st_size
         with path.open("rb") as handle:
@@ -157,7 +160,8 @@ def _lcs_lengths(masks: NDArray[np.uint64], candidate: Iterable[int]) -> Ints:
     Bit i of V is 0 if the row of the dynamic-programming table increases at b_i. A token with
     positions M in b updates V to (V + (V & M)) | (V & ~M). For long references, the sum carries
     over from one 64-bit word to the next. Source: Hyyro, Bit-parallel LCS-length computation
-    revisited, AWOCA 2004."""
+    revisited, AWOCA 2004.
+    """
     n_words, _, n = masks.shape
     V = np.full((n_words, n), np.uint64(2**64 - 1))
     for token in candidate:

@@ -57,7 +57,8 @@ class Gallery:
     """Pictures and their captions, with embeddings in each of the files ``paths``.
 
     ``owners`` int64 (n_texts,) contains the number of the picture that each caption describes, from
-    0 to ``images`` - 1."""
+    0 to ``images`` - 1.
+    """
 
     paths: tuple[Path, ...]
     images: int
@@ -119,7 +120,8 @@ class Gallery:
         TERAN and VSRN also combine models by averaging score matrices. The matrix is a temporary
         file, mapped read-only, with 4 bytes per score. Scores are computed for ``block`` captions
         at a time, and ``tick`` is called with the number of captions in each finished block. Raises
-        FeatureFileError if the metric compares concept sets and a file does not contain any."""
+        FeatureFileError if the metric compares concept sets and a file does not contain any.
+        """
         check_metric(metric)
         n = len(self.captions)
         with ExitStack() as stack:
@@ -149,7 +151,8 @@ class Gallery:
         direction, to ``folder``.
 
         A run contains the first ``DEEPEST`` hits of each query. They are ranked by ``score`` as in
-        ``scores``, or by searches in the index ``name`` at ``at`` as in ``evaluate_index``."""
+        ``scores``, or by searches in the index ``name`` at ``at`` as in ``evaluate_index``.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         captions = np.arange(len(self.owners))
         pairs = {"text": (captions, self.owners), "image": (self.owners, captions)}
@@ -181,7 +184,8 @@ class Gallery:
         """Compute the relevance (n_texts, n_images) by ROUGE-L, or read it from the file ``path``.
 
         ``tick`` is called with the number of finished values. Raises BocError if the file contains
-        a different number of items."""
+        a different number of items.
+        """
         if path is None:
             return rouge_l_matrix(self.captions, self.owners, tick=tick)
         known = read_relevance(path, len(self.captions))
@@ -243,7 +247,8 @@ def evaluate_index(
     query. If ``rm`` is 1, candidates are not re-ranked. With ``relevance``, a matrix from
     ``Gallery.relevance``, the result includes NDCG@25. ``rerank`` is the metric for re-ranking
     (default: the metric of the index). The median rank considers 100 hits; all lower ranks count as
-    101. ``tick`` is called with 1 after each query."""
+    101. ``tick`` is called with 1 after each query.
+    """
     searcher = Searcher.open(name, at)
     gallery = Gallery.of(path)
     counts = searcher.index.manifest.items

@@ -2,7 +2,8 @@
 
 Each line of a run is ``query Q0 item rank score tag``, and each line of qrels is ``query 0 item
 relevance``. Spaces and percent signs in ids are escaped as in URLs, because spaces separate
-columns."""
+columns.
+"""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -24,7 +25,8 @@ def write_run(
 
     Evaluation tools sort hits by float32 score and resolve ties differently. Therefore, if a score
     is not lower than the previous score, the next smaller float32 is written. Raises BocError if
-    ``path`` exists and is not a run."""
+    ``path`` exists and is not a run.
+    """
     check_run(path)
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         for query, ids, scores in rankings:

@@ -56,7 +56,8 @@ class Verification:
     lists the ids of items whose stored frequencies differ from the code by rounding errors; their
     scores were compared with the stored frequencies. ``counts`` maps modalities and postings to
     pairs (counted, in the manifest). ``repeated`` lists ids that occur more than once, and
-    ``damaged`` lists files whose content has changed."""
+    ``damaged`` lists files whose content has changed.
+    """
 
     pairs: int
     queries: int
@@ -188,7 +189,8 @@ def _compare(
     For items that differ only by rounding, the scores are compared with the stored frequencies.
     These frequencies agree with the code of the vector except for ``ROUNDED`` terms, or with the
     code of another vector that is rounded to the same stored vector. If two centroids are almost
-    equally near, rounding determines which centroid becomes a term."""
+    equally near, rounding determines which centroid becomes a term.
+    """
     items = list({item.id: item for one in trials for item in one.items}.values())
     first = _mismatches(trials, items, source.documents)
     ids = {wrong.item for wrong in first}

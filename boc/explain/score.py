@@ -49,7 +49,8 @@ class ConceptParts:
     ``names`` contains the words, or the numbers of the regions from 1. ``vectors`` float32 (n, d)
     contains the concepts. ``of`` (n,) contains the index in ``names`` for each concept, because a
     word can consist of several word-pieces. ``boxes`` (n, 4), x1 y1 x2 y2 in [0, 1], is set for
-    pictures if the encoder returns boxes."""
+    pictures if the encoder returns boxes.
+    """
 
     names: list[str]
     vectors: Floats
@@ -67,7 +68,8 @@ class Explanation:
     terms from another system. ``part_shares`` float64 (matches, item parts) contains the
     contribution of each region or word of the item to each term; rows add up to 1, or to 0 for
     terms that do not come from single parts. ``offset`` is the part of the vector score that
-    corrects hubs, or None if the encoder has no hub offsets."""
+    corrects hubs, or None if the encoder has no hub offsets.
+    """
 
     query: Item
     item: Item
@@ -170,7 +172,8 @@ def explain(
     The ``labelled`` matches with the largest products have labels from the codebook or, if the
     codebook has no labels, from the index. An item that shares no terms with the query has no
     matches. Raises BocError if the id is unknown. If the picture of the item cannot be read,
-    ``missing`` contains the reason, and the explanation contains only terms."""
+    ``missing`` contains the reason, and the explanation contains only terms.
+    """
     if (text is None) == (image is None):
         raise BocError(
             "an explanation needs exactly one query; give either a sentence or a picture",
@@ -209,7 +212,8 @@ def explain_item(
     """Explain the score of an item for an encoded query ``embeddings``.
 
     ``encode`` encodes the item again to compute its regions or words. If it raises ImageError,
-    ``missing`` contains the message."""
+    ``missing`` contains the message.
+    """
     code = searcher.codec.encode_queries(embeddings)
     terms = searcher.index.terms([item.id], code.indices.tolist())
     shared, a, b = np.intersect1d(
@@ -295,7 +299,8 @@ class TermLabels(dict[int, Label]):
     """Term labels from ``term_labels_`` of a codec step, or from the index if the codec has no
     labels.
 
-    Labels are computed on first use and cached."""
+    Labels are computed on first use and cached.
+    """
 
     def __init__(self, searcher: Searcher) -> None:
         super().__init__()

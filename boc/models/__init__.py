@@ -3,7 +3,8 @@ models.
 
 Models are stored in ``$BOC_MODELS``, by default ``boc/models`` in ``$XDG_DATA_HOME``
 (``~/.local/share``). Each model has its own folder, which can be copied to another machine and
-contains a record of the origin of the files."""
+contains a record of the origin of the files.
+"""
 
 import hashlib
 import json
@@ -24,7 +25,8 @@ class ModelEntry:
 
     ``revision`` is the commit to download, and ``digests`` contains the SHA-256 digests of files in
     the repository. ``licence`` and ``size`` (approximate, in bytes) are as published by the
-    authors."""
+    authors.
+    """
 
     repository: str
     revision: str

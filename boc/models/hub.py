@@ -61,7 +61,8 @@ def look(
     If the name ends with -text or -vision, both repositories are used.
 
     Raises BocError if the model does not exist, its conditions have not been accepted, the server
-    does not respond, packages are missing, or a digest differs from ``digests``."""
+    does not respond, packages are missing, or a digest differs from ``digests``.
+    """
     stem, dash, last = repository.rpartition("-")
     both = bool(dash) and last in ("text", "vision")
     if both:
@@ -134,7 +135,8 @@ def download(offer: Offer) -> models.Model:
 
     The record is written last, and a folder without a record is not a model. Raises BocError if
     there is not enough disk space, if the connection fails (the next call resumes the download), or
-    if a file does not match the digest that the server reports."""
+    if a file does not match the digest that the server reports.
+    """
     from huggingface_hub import snapshot_download
 
     folder = models.place(offer.repository)

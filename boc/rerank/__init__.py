@@ -11,7 +11,8 @@ An alignment aggregates the cosines A of the regions i of a picture and the word
 These are the equations in the paper. In the code of the authors, maxima also include the zeros of
 padding, so the maximum for a region in mwsr, and in the corresponding part of symm, is never below
 0. Scores differ only if a region has negative cosines with all words. This module does not use
-padding. An alignment with an empty set is 0."""
+padding. An alignment with an empty set is 0.
+"""
 
 from boc.errors import BocError
 from boc.names import METRICS, Metric

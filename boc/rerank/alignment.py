@@ -28,7 +28,8 @@ def align(
 
     If ``asks_by_words`` is True, the query consists of words and the candidates consist of regions;
     otherwise, the query consists of regions. Native code reads the sets without copying them, even
-    from memory maps."""
+    from memory maps.
+    """
     check_metric(metric)
     begins = candidates.offsets[:-1]
     ends = candidates.offsets[1:]
@@ -80,7 +81,8 @@ def alignment_scores(
     """Return the alignment scores (n,) of query ``i`` with n candidates of one ``modality``: the
     candidates ``chosen``, or all candidates if None.
 
-    Between two pictures or two sentences, the concepts of the query are treated as words."""
+    Between two pictures or two sentences, the concepts of the query are treated as words.
+    """
     total = np.zeros(len(candidates) if chosen is None else len(chosen), np.float32)
     parts = [(part, 0, weight) for part, weight in rescore.parts]
     for query, row, weight in parts or [(rescore.queries, i, 1.0)]:

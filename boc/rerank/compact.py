@@ -10,7 +10,8 @@ differs from the product of the original vectors by a constant per modality, so 
 the rows of one modality.
 
 Codes and estimates are identical on all machines. The code of a row depends only on the row and on
-the code of the index."""
+the code of the index.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ class CompactCode:
     """Encode vectors (n, d), from which row i of ``means`` float32 (2, d) is subtracted for
     modality i.
 
-    Only native code can write and read the codes."""
+    Only native code can write and read the codes.
+    """
 
     def __init__(self, means: Floats) -> None:
         self.means = np.ascontiguousarray(means, np.float32)

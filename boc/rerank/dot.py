@@ -54,7 +54,8 @@ def dot(
     by ``storage.store_rows`` for int8. It can be a memory map, because rows are not copied. The
     score of a row does not depend on other rows. Sums are float32, with an error of at most (d / 4
     + 5) * 2**-24 * sum |q_i v_i|. Raises IndexError if a row is out of range, and ValueError if the
-    dimensions differ."""
+    dimensions differ.
+    """
     if _rescore is None or not vectors.flags.c_contiguous:
         if chosen is not None:
             if (chosen < 0).any():

@@ -16,7 +16,8 @@ def store(concepts: Ragged, dtype: str) -> StoredConcepts:
     """Convert concept sets to the stored form: rows of unit length, as float16 or as int8 with one
     scale per row.
 
-    For int8, rows are rounded by ``round_rows``."""
+    For int8, rows are rounded by ``round_rows``.
+    """
     rows = unit_rows(concepts.values)
     if dtype == "float16":
         return StoredConcepts(store_rows(rows, dtype), concepts.offsets)
@@ -60,7 +61,8 @@ def round_rows(rows: Floats) -> tuple[NDArray[np.int8], Floats]:
     The scale is the maximum magnitude of the row divided by 127. The error of a component is at
     most half of the scale, plus float32 rounding. Rounding a rounded row again returns the same
     row. Rows whose components are all below about 2**-119 become zeros with scale 0; rows that
-    contain NaN, infinity or the maximum float32 become NaN."""
+    contain NaN, infinity or the maximum float32 become NaN.
+    """
     scales = np.abs(rows).max(axis=1, initial=0).astype(np.float32) / LARGEST
     # Compute the scale as for a rounded row, which changes the last bit of a few scales.
     with np.errstate(over="ignore"):

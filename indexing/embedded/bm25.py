@@ -67,7 +67,8 @@ class WordRanking:
     Beyond, 2009, in the variant that Elasticsearch uses: the sum, over the words w of a text, of
     ln(1 + (N - N_w + 0.5) / (N_w + 0.5)) * (K1 + 1) * f / (f + K1 * (1 - B + B * length / mean
     length)), which is positive for every row that contains such a word. Rows without words are not
-    included in N and in the mean."""
+    included in N and in the mean.
+    """
 
     def __init__(
         self,
@@ -91,7 +92,8 @@ class WordRanking:
         no words with ``text``.
 
         A word that occurs twice in ``text`` counts twice. Scores do not depend on the distribution
-        of rows over segments, to the last bit."""
+        of rows over segments, to the last bit.
+        """
         sums = [np.zeros(segment.n if segment else 0) for segment in self._segments]
         for word, times in sorted(Counter(tokens(text)).items()):
             occurrences = [self._occurrences(i, word) for i in range(len(sums))]

@@ -133,7 +133,8 @@ def publish(home: Path, commit: Commit) -> None:
     """Make ``commit`` the current commit in ``home``. All files of the commit must already be
     synced.
 
-    Files without a stamp have just been written, so they are recorded as verified."""
+    Files without a stamp have just been written, so they are recorded as verified.
+    """
     data = commit.to_json().encode()
     name = f"commit-{hashlib.sha256(data).hexdigest()[:16]}.json"
     _replace_file(home / name, data)
@@ -229,7 +230,8 @@ def check(home: Path, commit: Commit) -> None:
     since it was written.
 
     Files that still have the stamp of their last verification are not read; all other files are
-    read and compared. ``damage`` reads all files."""
+    read and compared. ``damage`` reads all files.
+    """
     known = _read_checks(home)
     stamps = {}
     for name, entry in commit.files.items():

@@ -2,7 +2,8 @@
 them.
 
 After ``create`` and ``adopt``, the content of a file survives a power failure; its name survives
-only after ``sync`` of its folder."""
+only after ``sync`` of its folder.
+"""
 
 import os
 from collections.abc import Iterator

@@ -2,7 +2,8 @@
 then computes products with stored vectors.
 
 ``_search.c`` releases the GIL. If the native module is not compiled, callers perform the same steps
-with NumPy."""
+with NumPy.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +74,8 @@ class Kernel:
     """Search several parts, each of which consists of arrays and a number of rows.
 
     ``dim`` is the dimension of the vectors, or 0 if there are no vectors. Raises ValueError if the
-    arrays do not match each other."""
+    arrays do not match each other.
+    """
 
     def __init__(
         self,
@@ -117,7 +119,8 @@ class Kernel:
         If ``vectors`` (n, d) of the queries are given, rows are ranked by dot products. ``queries``
         can then be the code that computes the terms of these vectors, which must be plain
         (``boc.vectors.are_plain``). Returns None if the native module is not compiled, if a score
-        could reach 2**32, or if arrays have unsupported types."""
+        could reach 2**32, or if arrays have unsupported types.
+        """
         if _search is None or self._parts is None:
             return None
         k = max(1, min(k, plan.depth, self._rows))

@@ -76,7 +76,8 @@ def open_current(home: Path, *, scattered: bool = False) -> Snapshot:
     is missing, damaged or in another format.
 
     ``scattered`` advises the system to expect random access to the vectors, as in searches, instead
-    of sequential access."""
+    of sequential access.
+    """
     _, commit = commits.read_current(home)
     commits.check(home, commit)
     try:

@@ -105,7 +105,8 @@ def load_array(path: Path, *, scattered: bool = False) -> Array:
     truncated.
 
     The header is parsed here because NumPy parses it as a Python expression, which is slower and
-    can fail in threads (CPython 3.11)."""
+    can fail in threads (CPython 3.11).
+    """
     with reading(path):
         mapped = _map(path)
         header = _HEADER.match(mapped)

@@ -20,7 +20,8 @@ class Strings:
     """Column of strings, where string i is ``data[offsets[i]:offsets[i + 1]]``. If the strings are
     sorted, they can be looked up by value.
 
-    ``data`` is uint8 and ``offsets`` is int64 (n + 1,). Both can be memory-mapped."""
+    ``data`` is uint8 and ``offsets`` is int64 (n + 1,). Both can be memory-mapped.
+    """
 
     def __init__(self, data: NDArray[np.uint8], offsets: Ints) -> None:
         self.data = data

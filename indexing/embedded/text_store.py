@@ -227,7 +227,7 @@ class TextStore:
         return rows
 
     def _read_error(self, error: sqlite3.Error) -> ManifestError:
-        """Convert an SQLite error to ManifestError, or to the system error that SQLite hides."""
+        """Convert an SQLite error, which hides the error of the system, to ManifestError."""
         if str(error) in UNREAD and self.path.exists():
             return ManifestError(
                 f"{self.path}: cannot be read ({error}); this process may open no more files "

@@ -27,7 +27,8 @@ class Address:
     other options apply to new indexes: ``field`` determines how codes are stored (None selects the
     best type that the server supports), ``vectors`` determines how vectors for re-ranking are
     stored (None selects the type that the server compares fastest), and ``patience`` is the number
-    of seconds for which a load retries without progress."""
+    of seconds for which a load retries without progress.
+    """
 
     hosts: tuple[str, ...]
     user: str | None = None

@@ -6,7 +6,8 @@ counter. A generation that is being loaded does not have the alias NAME, so sear
 It is written through another alias instead of its own name, because a server would recreate a
 missing index with guessed fields, but refuses to write to a missing alias. Publishing moves the
 alias in one request. The previous generation is kept until the next load begins, so that readers
-can continue to use it."""
+can continue to use it.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Load rows in bulk. Each row is sent again until the server acknowledges it.
 
 Each row has an id, so sending a row twice has the same effect as sending it once. Therefore, a
-request can be repeated if its response was lost."""
+request can be repeated if its response was lost.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +79,8 @@ class Bulk:
 
     Raises RefusedError with the id if a row is rejected permanently, and BackendError if
     ``patience`` has passed. All later calls raise the same error. Leaving the context flushes the
-    rows; leaving the context with an exception drops unacknowledged rows. Not thread-safe."""
+    rows; leaving the context with an exception drops unacknowledged rows. Not thread-safe.
+    """
 
     transport: Transport
     target: str
@@ -149,7 +151,8 @@ class Bulk:
         document since the last flush.
 
         If the first response to a delete was lost, the repeated delete has no effect and is not
-        counted."""
+        counted.
+        """
         self._send_all()
         deleted = self._deleted
         self._deleted = 0
@@ -321,7 +324,8 @@ class Ledger:
     ids of this load.
 
     The file has no name, so it disappears whenever the process ends. Raises BackendError if the
-    file cannot grow."""
+    file cannot grow.
+    """
 
     def __init__(self) -> None:
         self._db = sqlite3.connect("")
@@ -348,7 +352,8 @@ class Ledger:
     def has(self, ids: Sequence[str]) -> bool:
         """Return whether an earlier load left all of these ids. If so, add the ids to this load.
 
-        Raises BackendError if an id is already part of this load."""
+        Raises BackendError if an id is already part of this load.
+        """
         if self._among(ids, "earlier") < set(ids):
             return False
         self.add(ids)

@@ -3,7 +3,8 @@
 A claim is a document in the generation that is being loaded. Only the owner can rewrite this
 document, because the server compares sequence numbers. The owner also keeps a file locked on its
 machine, so other processes on this machine can check immediately whether the owner is alive.
-Processes on other machines check whether the document still changes."""
+Processes on other machines check whether the document still changes.
+"""
 
 from __future__ import annotations
 

@@ -147,7 +147,8 @@ def regions_file(data: Source, output: Path, source: RegionSource) -> Path:
     """Write the regions of all pictures to a file in the folder of the training run, and return its
     path.
 
-    Unusable pictures are skipped and printed, one per line."""
+    Unusable pictures are skipped and printed, one per line.
+    """
     from boc.inputs.extraction import Extraction
     from boc.inputs.features import FeatureFile
 
