@@ -615,7 +615,9 @@ def test_check_accepts_variants_of_encoder():
     for book in (plain, alone):
         for identity in (plain.identity, alone.identity):
             book.check(identity)
-        with pytest.raises(BocError, match=r"for concepts of tern:b, which has other weights"):
+        with pytest.raises(
+            BocError, match=r"the concepts are from tern:b, which has different weights"
+        ):
             book.check(
                 Identity(
                     "tern:b",

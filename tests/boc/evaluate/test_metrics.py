@@ -388,7 +388,7 @@ ROWS = np.eye(3, dtype=np.float32)
                 np.arange(3),
                 ROWS[:, :2],
             ),
-            "for 3 captions and 2 pictures, but the items are 3 and 3",
+            "for 3 captions and 2 pictures, but there are 3 captions and 3 pictures",
         ),
     ],
 )

@@ -162,7 +162,7 @@ def test_invalid_relevance_files_are_refused(tmp_path: Path):
     with pytest.raises(BocError, match="has a NumPy header"):
         read_relevance(path.with_suffix(".npy"), 2)
     np.full((2, 3), -7, dtype=np.float32).tofile(path)
-    with pytest.raises(BocError, match="contains -7, but relevance is 0 or more"):
+    with pytest.raises(BocError, match="contains -7, but relevance cannot be negative"):
         read_relevance(path, 2)
 
 

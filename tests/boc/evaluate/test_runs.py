@@ -355,7 +355,7 @@ def test_files_without_vectors_or_concepts_cannot_be_scored(
     assert Gallery.of(models[0], bare).scores().shape == (TEXTS, IMAGES)
     with pytest.raises(
         FeatureFileError,
-        match=r"bare.h5: no concept sets of its image items, which mrsw",
+        match=r"bare.h5: contains no concept sets for its image items, which mrsw",
     ):
         Gallery.of(models[0], bare).scores("mrsw")
     with pytest.raises(BocError, match="unknown metric 'cosine'"):
@@ -371,6 +371,6 @@ def test_relevance_of_other_pictures_is_refused(models: list[Path], tmp_path: Pa
     gallery.relevance()[:, :-1].tofile(tmp_path / "other.f32")
     with pytest.raises(
         BocError,
-        match="for 11 captions and 4 pictures, but the items are 11 and 5",
+        match="for 11 captions and 4 pictures, but there are 11 captions and 5 pictures",
     ):
         gallery.relevance(tmp_path / "other.f32")

@@ -194,7 +194,10 @@ def test_get_pinned_networks(
     hub.repositories["me/tiny"][NEW] = pair()
     failed = boc("model get tiny --yes")
     assert failed.exit_code == 1
-    assert f"onnx/text_model.onnx does not have its known SHA-256 {'0' * 64}" in failed.stderr
+    assert (
+        f"onnx/text_model.onnx does not have the expected SHA-256 digest {'0' * 64}"
+        in failed.stderr
+    )
     assert not hub.paths("/me/")
     digests["onnx/text_model.onnx"] = hashlib.sha256(WEIGHT + b"t").hexdigest()
     assert boc("model get tiny --yes").exit_code == 0
