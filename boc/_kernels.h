@@ -1,4 +1,4 @@
-/* Shared by the C modules: checked arrays of a caller, and the k largest of some values. */
+/* Functions shared by the C modules: validation of the caller's arrays, and selection of the k largest values. */
 
 #ifndef BOC_KERNELS_H
 #define BOC_KERNELS_H
@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Wide vectors if the processor has them; the choice at load time needs gcc and the loader of glibc. */
+/* Use wide vectors if the processor supports them. Choosing the function at load time requires gcc and glibc. */
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
 #define DISPATCHED __attribute__((target_clones("default", "avx2")))
 #else
@@ -28,7 +28,7 @@
 #define LINE 64    /* bytes of a cache line */
 #define AHEAD 4096 /* bytes of rows to prefetch */
 
-/* An array of a caller and its required dimensions and item types (format letters of the module struct). */
+/* Array of the caller, with the required number of dimensions and item types (format letters of the module struct). */
 typedef struct {
     const char *name, *types;
     int ndim, writable;
@@ -42,8 +42,8 @@ MAYBE_UNUSED static void release(Array *arrays, int n)
             PyBuffer_Release(&arrays[i].view);
 }
 
-/* Take n arrays that lie in one piece, in the byte order of this machine; "q" is any whole number of 8 bytes. -1 and a
-   ValueError for others; either way ``release`` lets go of what was taken. */
+/* Acquire n contiguous arrays in native byte order; "q" means any 8-byte integer. Return -1 and set ValueError for
+ * other arrays. In both cases, ``release`` releases the acquired arrays. */
 MAYBE_UNUSED static int take(Array *arrays, PyObject *const *objects, int n)
 {
     for (Array *array = arrays; array < arrays + n; array++, objects++) {
@@ -72,10 +72,10 @@ MAYBE_UNUSED static int same_length(Py_ssize_t found, Py_ssize_t wanted, const c
     return found == wanted;
 }
 
-/* The nearest whole number, halves to even: sums with 1.5 * 2**52 have no bits left for fractions. */
+/* Return the nearest integer, with halves rounded to even. Adding 1.5 * 2**52 leaves no bits for fractions. */
 static inline double rounded(double value) { return value + 6755399441055744.0 - 6755399441055744.0; }
 
-/* The largest magnitude of a row; 0 for a row with NaN or infinity. */
+/* Return the maximum magnitude in a row, or 0 if the row contains NaN or infinity. */
 DISPATCHED MAYBE_UNUSED static float largest_size(const float *row, int64_t d)
 {
     float most = 0;
@@ -88,7 +88,8 @@ DISPATCHED MAYBE_UNUSED static float largest_size(const float *row, int64_t d)
     return odd ? 0 : most;
 }
 
-/* An integer that sorts like the value; -0 equals 0, and NaN is the largest or the smallest by its sign. */
+/* Return an integer that sorts in the same order as the value. -0 equals 0, and NaN is the maximum or minimum,
+ * depending on its sign. */
 static inline uint32_t rank_of(float value)
 {
     uint32_t bits;
@@ -97,7 +98,7 @@ static inline uint32_t rank_of(float value)
     return bits ^ (bits >> 31 ? UINT32_MAX : (uint32_t)1 << 31);
 }
 
-/* The value that such an integer stands for. */
+/* Return the value that such an integer represents. */
 MAYBE_UNUSED static inline float value_of(uint32_t rank)
 {
     const uint32_t bits = rank ^ (rank >> 31 ? (uint32_t)1 << 31 : UINT32_MAX);
@@ -106,7 +107,8 @@ MAYBE_UNUSED static inline float value_of(uint32_t rank)
     return value;
 }
 
-/* The k-th largest of n ranks, 0 if there are fewer; found bit by bit from the highest. */
+/* Return the k-th largest of n ranks, or 0 if there are fewer than k. The rank is determined bit by bit, from the
+ * highest bit. */
 DISPATCHED MAYBE_UNUSED static uint32_t reached(const uint32_t *ranks, size_t n, size_t k)
 {
     uint32_t any = 0, kth = 0;
@@ -126,8 +128,8 @@ DISPATCHED MAYBE_UNUSED static uint32_t reached(const uint32_t *ranks, size_t n,
     return kth;
 }
 
-/* Places, ascending, of the k largest of n values, of equal ones those that come first; 1 <= k <= n < 2**31. ``ranks``
-   has room for n, ``places`` for k + 1. */
+/* Find the places of the k largest of n values, in ascending order, with 1 <= k <= n < 2**31. Among equal values, the
+ * first are chosen. ``ranks`` has room for n entries, ``places`` for k + 1. */
 DISPATCHED MAYBE_UNUSED static void find_largest(const float *values, int64_t n, int64_t k, uint32_t *ranks, int64_t *places)
 {
     uint32_t kth = 0;

@@ -1,2 +1,2 @@
-"""Store and search posting lists: one module per kind of engine, with ``connect(url) ->
-Backend``."""
+"""Store and search posting lists. Each kind of engine has a module with a function ``connect(url)
+-> Backend``."""

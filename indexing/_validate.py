@@ -1,4 +1,4 @@
-"""Check input rows and search requests, for all back ends."""
+"""Check rows and search requests for all back ends."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ from boc.vectors import plain_rows
 
 
 def check_rows(manifest: Manifest, rows: Rows, concept_dim: int | None) -> None:
-    """Raise BackendError unless ``rows`` have equal lengths and distinct ids, and match the index
-    and its ``concept_dim``."""
+    """Raise BackendError if the parts of ``rows`` have different lengths, if ids occur more than
+    once, or if rows do not match the index and its ``concept_dim``."""
     items, terms, vectors, concepts = rows
     if not len(items) == terms.shape[0] == len(vectors):
         raise BackendError(
@@ -47,12 +47,14 @@ def check_rows(manifest: Manifest, rows: Rows, concept_dim: int | None) -> None:
         )
     width = concepts.values.shape[1]
     if concept_dim is not None and width != concept_dim:
-        raise BackendError(f"concepts of {width} components after some of {concept_dim}")
+        raise BackendError(
+            f"concepts have {width} components, but earlier concepts have {concept_dim}",
+        )
 
 
 def check_request(request: SearchRequest, manifest: Manifest, name: object) -> None:
-    """Raise BocError unless index ``name`` can answer the request. The checks are the same for all
-    back ends and need no access to them."""
+    """Raise BocError if the index ``name`` cannot answer the request. The checks are identical for
+    all back ends and do not access the index."""
     check_conditions(request.k, request.modality, request.filters, manifest)
     n_terms = manifest.codec["n_terms"]
     rescore = request.rescore
@@ -72,11 +74,11 @@ def check_conditions(
     filters: Sequence[Filter],
     manifest: Manifest,
 ) -> None:
-    """Raise BocError unless an index can have hits of ``modality`` under these conditions."""
+    """Raise BocError if an index cannot search for hits of ``modality`` under these conditions."""
     if k < 1:
         raise BackendError(f"k must be at least 1, got {k}")
     if modality is not None and modality not in MODALITIES:
-        raise BackendError(f"no modality {modality!r}; known: {', '.join(MODALITIES)}")
+        raise BackendError(f"unknown modality {modality!r}; known: {', '.join(MODALITIES)}")
     for condition in filters:
         check_filter(condition, manifest.fields)
 
@@ -101,7 +103,7 @@ def _check_alignment(
 
 
 def no_concepts(name: object) -> BackendError:
-    """Return the error for an index without concept sets."""
+    """Create the error for an index without concept sets."""
     return BackendError(
         f"the index {name} has no concept sets",
         "make it with <boc index --concepts float16>, or re-rank by dot",
@@ -109,5 +111,5 @@ def no_concepts(name: object) -> BackendError:
 
 
 def not_unique(key: str) -> BackendError:
-    """Return the error for an id that occurs more than once."""
+    """Create the error for an id that occurs more than once."""
     return BackendError(f"the id {key!r} occurs more than once; make ids unique")

@@ -6,18 +6,18 @@ from .server.backend import ServerBackend
 from .server.transport import Transport
 
 STRATEGIES = ("text", "sparse_vector", "rank_features")
-"""Strategies, fastest first, as measured by bench/race/race.py --server."""
+"""Strategies in order of speed, fastest first, as measured by bench/race/race.py --server."""
 
 
 def connect(url: str) -> ServerBackend:
-    """Return the back end for the cluster at ``url``; no request is sent. Raises BackendError for
-    an invalid address."""
+    """Create the back end for the cluster at ``url`` without sending a request. Raises BackendError
+    if the address is invalid."""
     address = parse(url)
     return ServerBackend(ElasticTransport(address), address, STRATEGIES)
 
 
 class ElasticTransport(Transport):
-    """Send requests to Elasticsearch, which names itself in every response."""
+    """Send requests to Elasticsearch, which identifies itself in every response."""
 
     engine = "elasticsearch"
     advice = "no Elasticsearch; for OpenSearch write opensearch+URL"

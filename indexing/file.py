@@ -8,7 +8,8 @@ from .embedded.backend import EmbeddedBackend
 
 
 def connect(url: str) -> EmbeddedBackend:
-    """Return the back end for ``file:DIR``. The folder is created together with its first index."""
+    """Create the back end for ``file:DIR``. The folder is created when the first index is
+    written."""
     folder = url.partition(":")[2]
     if not folder:
         raise BackendError(f"{url!r} names no folder; write file:DIR, for example file:boc-data")

@@ -6,18 +6,19 @@ from .server.backend import ServerBackend
 from .server.transport import Transport
 
 STRATEGIES = ("counted_text", "text", "rank_features")
-"""Strategies, fastest first, as measured by bench/race/race.py --server."""
+"""Strategies in order of speed, fastest first, as measured by bench/race/race.py --server."""
 
 
 def connect(url: str) -> ServerBackend:
-    """Return the back end for the cluster at ``url``; no request is sent. Raises BackendError for
-    an invalid address."""
+    """Create the back end for the cluster at ``url`` without sending a request. Raises BackendError
+    if the address is invalid."""
     address = parse(url)
     return ServerBackend(OpenSearchTransport(address), address, STRATEGIES)
 
 
 class OpenSearchTransport(Transport):
-    """Send requests to OpenSearch, which, unlike Elasticsearch, names itself in no response."""
+    """Send requests to OpenSearch, which, unlike Elasticsearch, does not identify itself in
+    responses."""
 
     engine = "opensearch"
     advice = "no OpenSearch; for Elasticsearch write elastic+URL"

@@ -32,7 +32,7 @@ NAMED = re.compile(
     rf"|\bboc (?:{'|'.join(main.commands)})\b",
 )
 OTHERS = {  # a help text, and an option of another program
-    "file made by boc build-codebook; required",
+    "file written by boc build-codebook; required",
     " --revision {}",
 }
 

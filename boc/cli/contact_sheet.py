@@ -1,4 +1,4 @@
-"""Contact sheet, a self-contained HTML page that shows the hits of queries."""
+"""Write contact sheets, self-contained HTML pages that show the hits of queries."""
 
 from collections.abc import Sequence
 from html import escape
@@ -29,8 +29,8 @@ blockquote { margin: 0; padding: .9rem 1rem; border: 1px solid var(--line);
 
 
 def write_sheet(path: Path, answers: Sequence[tuple[str, Sequence[Hit]]]) -> None:
-    """Write an HTML page with one grid of hits per query. Pictures are embedded, so the page needs
-    no other files."""
+    """Write an HTML page with a grid of hits for each query. Pictures are embedded, so the page
+    needs no other files."""
     sections = "\n".join(
         f"<h1>{escape(query)}</h1>\n<ol>\n{figures(hits)}\n</ol>" for query, hits in answers
     )

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the progress bar."""
+"""Define options that several commands share, and show progress bars."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ PATH = click.Path(path_type=Path)
 
 
 def sentence(value: str) -> str:
-    """Return a text argument of the command line. The system passes bytes, which must be UTF-8."""
+    """Check that a text argument, which the system passes as bytes, is valid UTF-8."""
     if value.encode(errors="ignore").decode() != value:
         raise click.BadParameter(
-            f"{value!a} is not UTF-8; write it in UTF-8, as the terminal's locale should be",
+            f"{value!a} is not valid UTF-8; set the locale of the terminal to UTF-8",
         )
     return value
 
 
 class TextCommand(click.Command):
-    """Command whose TEXT may begin with a minus. Unknown options are moved behind --."""
+    """Command whose TEXT can begin with a minus. Unknown options are moved behind --."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the command line, with unknown options as TEXT."""
+        """Parse the command line, and treat unknown options as TEXT."""
         known = {
             name: option
             for option in self.get_params(ctx)
@@ -68,11 +68,11 @@ class TextCommand(click.Command):
         return super().parse_args(ctx, [*flags, "--", *texts])
 
 
-# An item id may be a file name; bytes that are not UTF-8 are escaped.
+# An item id can be a file name, in which bytes that are not UTF-8 are escaped.
 ID = escaped_bytes
-FEW = 5  # number of items to name in a list
+FEW = 5  # maximum number of items named in a message
 VERBOSE = f"{__name__}.verbose"
-_JOINERS = "\u200c\u200d"  # harmless characters that join letters and emoji
+_JOINERS = "\u200c\u200d"  # harmless invisible characters that join letters and emoji
 
 
 def amount(number: int, noun: str) -> str:
@@ -81,7 +81,7 @@ def amount(number: int, noun: str) -> str:
 
 
 def plain(text: object) -> str:
-    """Return ``text`` with control characters and line ends escaped, because a terminal would obey
+    """Escape control characters and line breaks in ``text``, so that a terminal does not interpret
     them."""
     shown = ""
     for char in str(text):
@@ -93,12 +93,13 @@ def plain(text: object) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error or a warning as one line, with its hint worded for the command line."""
+    """Return the message of an error or a warning on one line, with its hint worded for the command
+    line."""
     return plain(" ".join(worded(error, str).split()))
 
 
 def tell(text: object) -> None:
-    """Print ``text`` on stderr as one line, as ``plain`` returns it."""
+    """Print ``text`` to stderr on one line, escaped by ``plain``."""
     click.echo(plain(text), err=True)
 
 
@@ -108,10 +109,12 @@ def print_json(value: Any) -> None:
 
 
 def read_lines(path: str, shown: str, what: str) -> list[str]:
-    """Return the lines of a file, or of standard input for -. Raises BocError if it contains no
-    lines."""
+    """Return the non-empty lines of a file, or of standard input for -. Raises BocError if there
+    are no such lines."""
     if path == "-" and sys.stdin is None:
-        raise BocError(f"{shown}: the standard input is closed; redirect a file to it")
+        raise BocError(
+            f"{shown}: the standard input is closed; redirect a file to the standard input",
+        )
     with click.open_file(path, "rb") as file:
         faults: list[str] = []
         lines = [line.strip() for line in text_lines(file.read(), shown, faults) if line.strip()]
@@ -131,20 +134,20 @@ at = click.option(
 
 
 def output(about: str) -> Callable[[F], F]:
-    """Return the required option --output, with the help text ``about``."""
+    """Create the required option --output with the help text ``about``."""
     return click.option("-o", "--output", type=PATH, required=True, help=about)
 
 
 encoder = click.option(
     "--encoder",
     metavar="KIND:PATH",
-    help="Encoder for pictures and sentences: a name such as clip (see boc model) or a model "
+    help="Encoder for pictures and sentences: a name such as clip (see boc model), or a model "
     "folder such as models/photos.",
 )
 moved_encoder = click.option(
     "--encoder",
     metavar="KIND:PATH",
-    help="Encoder of the index, if it has moved [default: the path stored in the index].",
+    help="Encoder of the index, if its path has changed [default: the path stored in the index].",
 )
 device = click.option(
     "--device",
@@ -155,25 +158,24 @@ device = click.option(
 metadata = click.option(
     "--metadata",
     type=PATH,
-    help="Metadata CSV, with a header such as id,year:integer,tag:keyword.",
+    help="CSV file with metadata, with a header such as id,year:integer,tag:keyword.",
 )
 ocr = click.option(
     "--ocr",
     is_flag=True,
-    help="Also read the words inside pictures, for boc search --hybrid. Slow; needs the extra ocr.",
+    help="Recognise text in pictures for boc search --hybrid. Slow; needs the extra ocr.",
 )
 exclude = click.option(
     "--exclude",
     multiple=True,
     metavar="PATTERN",
-    help="File or folder name to leave out now and in later syncs, such as copy-?.jpg; can be "
-    "repeated.",
+    help="File or folder name to skip now and in later syncs, such as copy-?.jpg; can be repeated.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
 def code_of(text: str) -> Code:
-    """Convert text such as ``dictionary:2/64`` to a code."""
+    """Parse a code such as ``dictionary:2/64``."""
     try:
         return parse_code(text)
     except BocError as error:
@@ -185,18 +187,18 @@ code = click.option(
     type=code_of,
     metavar="CODE",
     default="dictionary",
-    help="Code that turns vectors into terms: NAME:Z/QUERY_Z, or as listed below.",
+    help="Code that converts vectors to terms: NAME:Z/QUERY_Z, or as listed below.",
 )
 recall = click.option(
     "--recall",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    help="Share of the exact ten nearest items that a dictionary should find; sets its budgets "
-    "[default: 0.98].",
+    help="Fraction of the ten nearest items that searches with a dictionary should find; "
+    "determines the budgets [default: 0.98].",
 )
 
 
 def code_help() -> str:
-    """Return a list of codes and their arguments for the end of a command's help."""
+    """Return the list of codes and arguments shown at the end of a command's help."""
     codes = [_entry(name, f"{kind.about}: {', '.join(kind.rules)}") for name, kind in CODES.items()]
     arguments = [_entry(name, about) for name, about in ARGUMENTS.items()]
     return "\n".join(
@@ -205,30 +207,31 @@ def code_help() -> str:
 
 
 def _entry(name: str, about: str) -> str:
-    """Return a name and its description, wrapped to 76 characters."""
+    """Return a name and its description, wrapped at 76 columns."""
     return textwrap.fill(about, 76, initial_indent=f"  {name:13}", subsequent_indent=" " * 15)
 
 
 _images = click.option(
     "--images",
     type=PATH,
-    help="Folder of the pictures of a CSV [default: the folder of the CSV, or images/ in it].",
+    help="Folder that contains the pictures of a CSV [default: the folder of the CSV, or images/ "
+    "inside this folder].",
 )
 _ids = click.option(
     "--ids",
     type=PATH,
-    help="File of picture ids, one per line; reads only these pictures and their captions.",
+    help="File with the ids of the pictures to read, one per line; other pictures and captions "
+    "are ignored.",
 )
 
 
 def source(function: F) -> F:
-    """Add the argument SOURCE and the options that select a part of it."""
+    """Add the argument SOURCE and the options --images and --ids."""
     return _ids(_images(click.argument("source", type=PATH)(function)))
 
 
 def sources(function: F) -> F:
-    """Add the argument SOURCE... (one or more paths, as ``sources``) and the option for the picture
-    folder."""
+    """Add the argument SOURCE..., which accepts one or more paths, and the option --images."""
     return _images(
         click.argument("sources", metavar="SOURCE...", type=PATH, nargs=-1, required=True)(
             function,
@@ -237,10 +240,11 @@ def sources(function: F) -> F:
 
 
 def assignment(text: str) -> tuple[str, str]:
-    """Split NAME=VALUE. UsageError for any other text."""
+    """Split NAME=VALUE into the name and the value. Raises UsageError if there is no equals
+    sign."""
     name, equals, value = text.partition("=")
     if not equals:
-        raise click.UsageError(f"--set takes NAME=VALUE, got {text!r}; --help lists the names")
+        raise click.UsageError(f"--set needs NAME=VALUE, got {text!r}; --help lists the names")
     return name, value
 
 
@@ -256,7 +260,7 @@ def settings(kinds: Mapping[str, click.ParamType]) -> Callable[[F], F]:  # type:
         settings = {}
         for name, value in map(assignment, values):
             if name not in kinds:
-                raise click.UsageError(f"no setting {name!r}; known: {', '.join(kinds)}")
+                raise click.UsageError(f"unknown setting {name!r}; known: {', '.join(kinds)}")
             settings[name] = kinds[name].convert(value, parameter, context)
         return settings
 
@@ -271,29 +275,29 @@ def settings(kinds: Mapping[str, click.ParamType]) -> Callable[[F], F]:  # type:
 
 
 def on_command_line(option: str) -> bool:
-    """Return whether an option of the current command was on the command line rather than in the
-    settings."""
+    """Return whether an option of the current command comes from the command line rather than from
+    the settings."""
     return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
 def bars() -> closing[Bars]:
-    """Return progress bars on stderr, one per stage, which close at the end of the ``with`` block.
-    If stderr is not a terminal, a bar prints one line per minute."""
+    """Return a context manager for progress bars on stderr, one per stage. If stderr is not a
+    terminal, a bar prints one line per minute."""
     from boc.progress import Bars
 
     return closing(Bars(file=sys.stderr, mininterval=0.1 if sys.stderr.isatty() else 60))
 
 
 def show(steps: Iterable[tuple[str, int, int]]) -> None:
-    """Run an iterator that yields a stage, the number of finished items and the total, and show
-    progress bars."""
+    """Show progress bars for an iterator that yields stages, numbers of finished items, and
+    totals."""
     with bars() as progress:
         for step in steps:
             progress(*step)
 
 
 def write_onnx(folder: Path) -> None:
-    """Write the ONNX networks of a model folder beside its weights."""
+    """Export the networks of a model folder to ONNX files in the same folder."""
     from boc import plugins
 
     for line in plugins.tool("onnx_export").export(folder):
@@ -305,19 +309,19 @@ verbose = click.option(
     is_flag=True,
     expose_value=False,
     callback=lambda context, _, value: context.meta.update({VERBOSE: value}),
-    help="Name all items that are left out, not only the first few.",
+    help="List all skipped items instead of the first few.",
 )
 
 
 def is_verbose() -> bool:
-    """Return whether the current command has the option --verbose."""
+    """Return whether the current command was called with --verbose."""
     context = click.get_current_context(silent=True)
     return context is not None and bool(context.meta.get(VERBOSE))
 
 
 def report(failed: list[tuple[str, str]], left: int) -> None:
-    """List failed items on stderr (all of them with --verbose), and exit with status 1 if nothing
-    is ``left``."""
+    """Print the reasons for the first few failed items, or for all with --verbose, to stderr. Exit
+    with status 1 if no item is ``left``."""
     named = failed
     more = ""
     if len(failed) > FEW and not is_verbose():

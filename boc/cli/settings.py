@@ -1,8 +1,8 @@
-"""Read options from the environment and from the file ``boc.toml``.
+"""Read options from environment variables and from the file ``boc.toml``.
 
 The option ``--code`` of ``boc index`` is the key ``code`` in the table ``[index]``. The options in
-SHARED may also appear at the top of the file or as environment variables such as BOC_AT. The
-command line overrides the environment, and the environment overrides the file.
+SHARED can also be set at the top of the file, or by environment variables such as BOC_AT. The
+command line overrides environment variables, which override the file.
 """
 
 import os
@@ -19,22 +19,22 @@ from boc.errors import BocError, advice
 
 SHARED = ("at", "encoder", "device")
 INDEX_ENCODER = ("search", "explain", "serve")
-"""Commands that use the encoder of the index. The shared setting ``encoder`` does not apply to
-them: it is for making indexes."""
+"""Commands that use the encoder of the index. They ignore the shared setting ``encoder``, which is
+for building indexes."""
 ONCE = {"all", "detach", "paths", "replace", "yes"}
-"""Options that are never settings, so that a forgotten line cannot replace an index, or change the
-output that a program reads."""
+"""Options that cannot be set in the file, because a forgotten line could replace an index or change
+the output format that a program expects."""
 SECRETS = {"password": "BOC_PASSWORD", "api-key": "BOC_API_KEY", "token": "BOC_TOKEN"}
-PASSWORD = re.compile(r"(?s)://[^@]*:.*@")  # an address that contains a password
+PASSWORD = re.compile(r"(?s)://[^@]*:.*@")  # matches an address that contains a password
 
 
 class ConfigError(BocError):
-    """The settings file cannot be read, or has an invalid entry."""
+    """The settings file cannot be read or contains an invalid entry."""
 
 
 def places() -> list[Path]:
-    """Return the paths to try for the settings file: only $BOC_CONFIG if it is set, otherwise the
-    current folder, then ~/.config/boc."""
+    """Return the possible paths of the settings file: $BOC_CONFIG if it is set, otherwise the
+    current folder and ~/.config/boc."""
     if os.environ.get("BOC_CONFIG"):
         return [Path(os.environ["BOC_CONFIG"])]
     user = os.environ.get("XDG_CONFIG_HOME") or os.environ.get("HOME", "") + "/.config"
@@ -42,7 +42,8 @@ def places() -> list[Path]:
 
 
 def settable(command: click.Command) -> dict[str, click.Option]:
-    """Return the options of a command that settings can set, by name without dashes."""
+    """Return the options of a command that the settings file can set, keyed by name without
+    dashes."""
     named = {
         next((name for name in p.opts if name.startswith("--")), p.opts[0]).lstrip("-"): p
         for p in command.params
@@ -52,11 +53,10 @@ def settable(command: click.Command) -> dict[str, click.Option]:
 
 
 def defaults(group: click.Group) -> dict[str, dict[str, Any]]:
-    """Return click's ``default_map``, the values from the file and from shared variables by command
-    and parameter.
+    """Return the values from the file and from environment variables as click's ``default_map``.
 
-    Raises ConfigError for an unreadable file, an unknown command or option, or a password in the
-    file.
+    Raises ConfigError if the file cannot be read, or if it contains an unknown command, an unknown
+    option or a password.
     """
     path, content = read()
     shared = {key: value for key, value in content.items() if not isinstance(value, dict)}
@@ -82,20 +82,21 @@ def defaults(group: click.Group) -> dict[str, dict[str, Any]]:
 
 
 def _value(place: str, value: Any, option: click.Option) -> Any:
-    """Return an option's value as the command line would pass it. Raises ConfigError for dates and
-    tables, and for lists where the option takes one value."""
+    """Convert a value to the form in which the command line passes it. Raises ConfigError for dates
+    and tables, and for a list if the option accepts a single value."""
     values = value if isinstance(value, list) and option.multiple else [value]
     for each in values:
         if not isinstance(each, (str, int, float)):
             raise ConfigError(
-                f"{place}: is {str(each)[:40]!r}; write a text in quotes, a number, true or false",
+                f"{place}: {str(each)[:40]!r} is not allowed; write a quoted string, a number, "
+                "true or false",
             )
     texts = [each if isinstance(each, bool) else str(each) for each in values]
     return texts if option.multiple else texts[0]
 
 
 def read() -> tuple[Path | None, dict[str, Any]]:
-    """Return the path of the settings file, or None, and its content."""
+    """Return the path of the settings file, or None if the file does not exist, and its content."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -103,8 +104,8 @@ def read() -> tuple[Path | None, dict[str, Any]]:
     path = next((path for path in places() if path.exists()), None)
     if path is None and os.environ.get("BOC_CONFIG"):
         raise ConfigError(
-            f"BOC_CONFIG names {os.environ['BOC_CONFIG']}, which does not exist; correct it or "
-            "unset it",
+            f"BOC_CONFIG names {os.environ['BOC_CONFIG']}, which does not exist; correct or unset "
+            "this variable",
         )
     try:
         return path, {} if path is None else tomllib.loads(path.read_text(encoding="utf-8-sig"))
@@ -112,9 +113,12 @@ def read() -> tuple[Path | None, dict[str, Any]]:
         raise ConfigError(
             f"{path}: cannot be read ({error.strerror or error}); {advice(error)}",
         ) from error
-    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, or too deeply nested
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # the file is not UTF-8, not TOML, or nested too deeply
         raise ConfigError(
-            f"{path}: is not TOML in UTF-8 ({error}); put texts in quotes, see "
+            f"{path}: is not valid TOML in UTF-8 ({error}); put strings in quotes, see "
             "docs/reference/configuration.md",
         ) from error
 
@@ -127,13 +131,13 @@ def _check(path: Path | None, command: str, values: dict[str, Any], known: Seque
         )
         if secret:
             raise ConfigError(
-                f"{path}: {key}{place} contains a secret, which others could read; move it to "
-                f"{secret}",
+                f"{path}: {key}{place} contains a secret, which others could read; move the "
+                f"secret to the variable {secret}",
             )
         if key not in known:
             near = get_close_matches(key.replace("_", "-"), known, 1)
             hint = f" (did you mean {near[0]}?)" if near else ""
             raise ConfigError(
                 f"{path}: unknown {key!r}{place}{hint}; known: {', '.join(known)}; correct or "
-                "remove it",
+                "remove this entry",
             )

@@ -1,1 +1,1 @@
-"""Clustering of vectors: k-means, nearest-centroid search, codebooks and term labels."""
+"""Cluster vectors: k-means, nearest-centroid search, codebooks and term labels."""

@@ -1,4 +1,4 @@
-/* The nearest centroids of queries, in cells, for Python; nearest.h finds them. */
+/* Python module for the search in nearest.h, which finds the nearest centroids of queries. */
 
 #include "nearest.h"
 

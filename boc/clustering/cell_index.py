@@ -1,9 +1,10 @@
-"""Spherical k-means for many centroids, and a fast search for the nearest centroids.
+"""Spherical k-means with a large number of centroids, and a fast search for nearest centroids.
 
-A comparison with all V centroids costs V dot products per vector, both in training and in use. Here
-the centroids are grouped in about 4 sqrt(V) cells, and a vector is compared only with the centroids
-of its nearest cells (an inverted file index). Vectors and centroids are stored and compared in 8
-bits, which is fast, precise enough for directions, and reproducible on all machines.
+Comparing a vector with all V centroids needs V dot products, both in training and in use.
+Therefore, the centroids are grouped into about 4 sqrt(V) cells, and a vector is compared only with
+the centroids in its nearest cells (an inverted file index). Vectors and centroids are stored and
+compared in 8 bits, which is fast, precise enough for directions, and gives the same results on all
+machines.
 """
 
 from __future__ import annotations
@@ -21,30 +22,30 @@ from boc.vectors import Array, Floats, Ints
 
 try:
     from boc.clustering import _nearest
-except ImportError:  # numpy replaces a module that is not compiled
+except ImportError:  # NumPy replaces the module if it is not compiled
     _nearest = None  # type: ignore[assignment]
 
 Int8s = NDArray[np.int8]
 
-ONE_CELL_CENTROIDS = 2048  # largest number of centroids in a single cell
-# cells per sqrt(V); many small cells fit a neighbourhood better than few large ones
+ONE_CELL_CENTROIDS = 2048  # maximum number of centroids in a single cell
+# Cells per sqrt(V). Many small cells cover a neighbourhood better than a few large cells.
 FINENESS = 4
-POINTS = 64  # training points per centroid; more points hardly change it
-HEAD_POINTS = 64  # training points per head of a cell
-ROUNDS = 4  # rounds of k-means inside a cell
+POINTS = 64  # training points per centroid; more points barely change the centroid
+HEAD_POINTS = 64  # training points per cell head
+ROUNDS = 4  # rounds of k-means within a cell
 REFINEMENTS = 2  # rounds of k-means over all cells
 REFINING_CELLS = 8  # cells searched per point during refinement
 BATCH_ROWS = 1 << 12  # rows compared with all heads at a time
 ROUNDED_ROWS = 1 << 12  # rows rounded to 8 bits at a time
-BATCH_SIMILARITIES = 1 << 24  # similarities in memory at a time
+BATCH_SIMILARITIES = 1 << 24  # similarities computed at a time
 BATCH_NUMBERS = 1 << 18  # components of centroids gathered at a time
-LARGEST = 127  # largest int8 value; the smallest is -127
+LARGEST = 127  # maximum int8 value; the minimum is -127
 EXACT = 1 << 24  # float32 represents all integers up to this value
 
 
 @dataclass
 class Directions:
-    """Directions in 8 bits: ``rows`` int8 (n, d), to be multiplied by ``scales`` float32 (n,). See
+    """Unit vectors in 8 bits: ``rows`` int8 (n, d) times ``scales`` float32 (n,), as returned by
     ``rounded``."""
 
     rows: Int8s
@@ -59,16 +60,16 @@ class Directions:
         return self.rows * self.scales[:, None]
 
     def take(self, chosen: Ints | slice) -> Directions:
-        """Copy the directions at the indices ``chosen``."""
+        """Copy the directions with the indices ``chosen``."""
         return Directions(self.rows[chosen], self.scales[chosen])
 
     def sample(self, size: int, rng: np.random.Generator) -> Directions:
-        """Copy a random sample of ``size`` directions in their original order."""
+        """Copy a random sample of ``size`` directions, in the original order."""
         return self.take(np.sort(rng.choice(len(self), size, replace=False)))
 
     def means(self, owners: Ints, before: Directions) -> Directions:
-        """Return the mean direction of each group; ``owners`` (n,) contains the group numbers. An
-        empty group keeps its direction from ``before`` (k)."""
+        """Return the mean direction of each group. ``owners`` (n,) contains the group numbers.
+        Empty groups keep their directions from ``before`` (k)."""
         k = len(before)
         order = np.argsort(owners, kind="stable")
         ends = np.cumsum(np.bincount(owners + 1, minlength=k + 1))
@@ -93,10 +94,10 @@ class Directions:
 
 @dataclass
 class Centroids:
-    """Unit vectors in cells. Cell i contains ``vectors`` from ``starts[i]`` to ``starts[i + 1]``;
-    ``heads[i]`` is its mean direction.
+    """Unit vectors grouped into cells. Cell i contains the ``vectors`` from ``starts[i]`` to
+    ``starts[i + 1]``, and ``heads[i]`` is their mean direction.
 
-    ``starts`` is int64 (m + 1,). All arrays are contiguous; no cell is empty.
+    ``starts`` is int64 (m + 1,). All arrays are contiguous, and cells are not empty.
     """
 
     vectors: Directions
@@ -108,20 +109,20 @@ class Centroids:
 
     @classmethod
     def of_arrays(cls, *arrays: Array) -> Centroids:
-        """Build the centroids from the mapping ``arrays``."""
+        """Create centroids from their ``arrays``."""
         heads, head_scales, starts, vectors, scales = arrays
         return cls(Directions(vectors, scales), Directions(heads, head_scales), starts)
 
     @property
     def arrays(self) -> tuple[Int8s, Floats, Ints, Int8s, Floats]:
-        """Return the heads and their scales, the starts, the vectors and their scales."""
+        """Return the heads and their scales, the starts, and the vectors and their scales."""
         heads = self.heads
         vectors = self.vectors
         return heads.rows, heads.scales, self.starts, vectors.rows, vectors.scales
 
     def within(self, z: int, cells: int) -> tuple[int, int]:
-        """Return ``z`` and ``cells``, limited to the existing centroids and cells. ``cells`` is
-        raised until the cells contain ``z`` centroids."""
+        """Limit ``z`` and ``cells`` to the existing centroids and cells, and raise ``cells`` until
+        the cells contain at least ``z`` centroids."""
         z = min(z, len(self))
         cells = min(cells, len(self.heads))
         if cells < z:
@@ -136,13 +137,14 @@ class Centroids:
         z: int,
         cells: int,
     ) -> tuple[Ints, Floats]:
-        """Find, for each row of ``X`` (n, d), the ``z`` centroids with the largest cosines in its
-        nearest cells.
+        """Find the ``z`` centroids with the largest cosines in the nearest cells of each row of
+        ``X`` (n, d).
 
-        Rows are compared after ``rounded``; a zero row has cosine 0 with all centroids. The search
-        reads the ``cells`` cells with the nearest heads, and more cells if these could contain
-        fewer than ``z`` centroids. The result is exact if ``cells >= m``. Returns the centroid
-        numbers, ascending, and their cosines, (n, min(z, V)) each; ties go to the lower number."""
+        Rows are first rounded by ``rounded``. Zero rows have cosine 0 with all centroids. The
+        search reads the ``cells`` cells with the nearest heads, and more cells if these cells could
+        contain fewer than ``z`` centroids. The result is exact if ``cells >= m``. Returns the
+        centroid numbers in ascending order and their cosines, (n, min(z, V)) each. Ties are
+        resolved in favour of lower numbers."""
         z, cells = self.within(z, cells)
         numbers = np.empty((len(X), z), np.int64)
         cosines = np.empty((len(X), z), np.float32)
@@ -164,7 +166,7 @@ class Centroids:
         return numbers, cosines
 
     def owners(self, points: Directions, cells: int) -> Ints:
-        """Return the number (n,) of each point's nearest centroid within its nearest cells."""
+        """Return the number of the nearest centroid in the nearest cells of each point, (n,)."""
 
         def owner(start: int) -> Ints:
             rows = points.rows[start : start + BATCH_ROWS].astype(np.float32)
@@ -176,7 +178,7 @@ class Centroids:
         return np.concatenate(list(ahead(owner, starts)))
 
     def cosines(self, numbers: Ints, others: Ints) -> Floats:
-        """Return the cosines (n, m) between the centroids ``numbers`` (n, m) and one centroid per
+        """Return the cosines (n, m) of the centroids ``numbers`` (n, m) with one other centroid per
         row, ``others`` (n,)."""
         rows = self.vectors.rows
         scales = self.vectors.scales
@@ -196,7 +198,7 @@ class Centroids:
         numbers: Ints,
         cosines: Floats,
     ) -> None:
-        """Write the results of ``nearest`` to ``numbers`` and ``cosines``."""
+        """Compute the results of ``nearest`` and write them to ``numbers`` and ``cosines``."""
         width = int(np.diff(self.starts).max())
         z = numbers.shape[1]
         step = max(1, BATCH_SIMILARITIES // (width * cells + len(self.heads)))
@@ -225,19 +227,19 @@ class Centroids:
 
 
 def _products(a: Int8s, b: Int8s) -> Floats:
-    """Return the integer dot products of the rows of ``a`` and ``b`` as float32, computed in
-    float64 if float32 could round them."""
+    """Return the integer dot products of the rows in ``a`` and ``b`` as float32. The products are
+    computed in float64 if they could exceed the exact range of float32."""
     exact: Any = np.float64 if LARGEST * LARGEST * a.shape[-1] > EXACT else np.float32
     products: Array = a.astype(exact) @ b.astype(exact).swapaxes(-1, -2)
     return products.astype(np.float32, copy=False)
 
 
 def rounded(X: Floats) -> tuple[Int8s, Floats]:
-    """Return the rows of ``X`` (n, d) as int8, scaled to a largest magnitude of 127 with halves
-    rounded to even, and their scales (n,).
+    """Round the rows of ``X`` (n, d) to int8, with a maximum magnitude of 127 and halves rounded to
+    even. Return the rounded rows and their scales (n,).
 
-    An int8 row times its scale has unit length. Zero rows, and rows with NaN or infinity, become
-    zeros with scale 0.
+    An int8 row times its scale has unit length. Zero rows and rows that contain NaN or infinity
+    become zeros with scale 0.
     """
     rows = np.empty(X.shape, np.int8)
     scales = np.empty(len(X), np.float32)
@@ -266,13 +268,13 @@ def rounded(X: Floats) -> tuple[Int8s, Floats]:
 
 
 def spherical_kmeans(points: Directions, k: int, seed: int) -> Centroids:
-    """Return at most ``k`` distinct centroids of ``points``.
+    """Compute at most ``k`` distinct centroids of ``points``.
 
-    The first rounds run k-means inside cells, the last rounds run over all cells. The number of
-    centroids in a cell is proportional to its points, so that no centroid has very many points.
-    Training uses at most 64 points per centroid, without zero rows. Fewer than ``k`` centroids are
-    returned if the points have fewer distinct directions. The same seed produces the same
-    centroids.
+    The first rounds run k-means within cells, and the last rounds run over all cells. The number of
+    centroids in a cell is proportional to its number of points, so that centroids have similar
+    numbers of points. Training uses at most 64 points per centroid and ignores zero rows. The
+    result contains fewer than ``k`` centroids if the points have fewer distinct directions. The
+    same seed gives the same centroids.
     """
     rng = np.random.default_rng(seed)
     if len(points) > k * POINTS:
@@ -295,7 +297,7 @@ def _distinct(vectors: Directions) -> Directions:
 
 
 def _cellwise(points: Directions, k: int, rng: np.random.Generator) -> Directions:
-    """Return ``k`` centroids from k-means inside cells; a cell's number of centroids is
+    """Return ``k`` centroids computed by k-means within cells. The number of centroids in a cell is
     proportional to its number of points."""
     cells = round(k**0.5)
     if k > ONE_CELL_CENTROIDS:
@@ -328,14 +330,14 @@ def _cellwise(points: Directions, k: int, rng: np.random.Generator) -> Direction
 
 
 def _heads(points: Directions, m: int, rng: np.random.Generator) -> Directions:
-    """Return at most ``m`` cell heads from k-means over a sample."""
+    """Return at most ``m`` cell heads, computed by k-means on a sample."""
     if len(points) > m * HEAD_POINTS:
         points = points.sample(m * HEAD_POINTS, rng)
     return _kmeans(points, m, rng)
 
 
 def in_cells(vectors: Directions, rng: np.random.Generator) -> Centroids:
-    """Return the vectors ordered by cell. Cells larger than twice the mean size are divided."""
+    """Group the vectors into cells. Cells larger than twice the mean size are split."""
     if len(vectors) <= ONE_CELL_CENTROIDS:
         return _one_cell(vectors)
     mean = len(vectors) ** 0.5 / FINENESS
@@ -365,7 +367,7 @@ def _one_cell(vectors: Directions) -> Centroids:
 
 
 def _groups(points: Directions, heads: Directions) -> list[Ints]:
-    """Return the indices of each head's points; heads without points are left out."""
+    """Return the indices of the points nearest to each head, for all heads that have points."""
     owners = _one_cell(heads).owners(points, 1)
     ends = np.cumsum(np.bincount(owners, minlength=len(heads)))
     groups = np.split(np.argsort(owners, kind="stable"), ends[:-1])
@@ -373,8 +375,8 @@ def _groups(points: Directions, heads: Directions) -> list[Ints]:
 
 
 def _kmeans(points: Directions, k: int, rng: np.random.Generator) -> Directions:
-    """Return at most ``k`` centroids by Lloyd's algorithm, starting from points. A centroid without
-    points does not move."""
+    """Return at most ``k`` centroids, computed by Lloyd's algorithm with random points as initial
+    centroids. Centroids without points do not move."""
     if len(points) <= max(1, k):
         return points
     centroids = points.take(rng.choice(len(points), max(1, k), replace=False))

@@ -1,4 +1,4 @@
-"""Labels for codebook centroids: the words and regions nearest to each centroid."""
+"""Label the centroids of codebooks by their nearest words and regions."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,15 +19,14 @@ def codebook_labels(
     files: Iterable[FeatureFile],
     batch: int = BATCH,
 ) -> list[Label]:
-    """Return a label for each centroid: words from sentence concepts, and the nearest regions, at
+    """Return a label for each centroid: typical words of sentences, and the nearest regions, at
     most one per picture.
 
-    Each concept is assigned to its nearest centroid, as the codebook defines the comparison. A
-    word-piece counts for its whole word. Words are ranked by their frequency at the centroid
-    relative to their frequency at all centroids; a word that the centroid represents comes first.
-    ``files`` contain embeddings; files without concepts and sentences without words contribute
-    nothing. Items are read in batches of ``batch``. Memory use is one number per pair of centroid
-    and word.
+    Each concept is assigned to its nearest centroid by ``Codebook.assign``. A word-piece counts as
+    its whole word. Words are ranked by their frequency at the centroid relative to their frequency
+    at all centroids; if a centroid represents a word, this word comes first. ``files`` contain
+    embeddings; files without concepts and sentences without words are ignored. Items are read in
+    batches of ``batch``. Memory use is one number per pair of centroid and word.
     """
     words = _WordCounts(len(book))
     regions = _NearestRegions(len(book))
@@ -61,7 +60,7 @@ def codebook_labels(
 
 
 class _WordCounts:
-    """Frequency of each word at each centroid."""
+    """Count how often each word occurs at each centroid."""
 
     def __init__(self, n_codewords: int) -> None:
         self._n = n_codewords
@@ -69,8 +68,8 @@ class _WordCounts:
         self._counts: Counter[tuple[int, int]] = Counter()
 
     def add(self, sentences: Sequence[Sequence[str]], codewords: Ints) -> None:
-        """Count the words of sentences (lists of word-pieces). ``codewords`` contains the centroid
-        of each piece, in order."""
+        """Count the words in sentences, which are lists of word-pieces. ``codewords`` contains the
+        centroid of each word-piece."""
         place = 0
         for pieces in sentences:
             words, of = whole_words(pieces)
@@ -104,8 +103,8 @@ class _WordCounts:
 
 
 class _NearestRegions:
-    """Regions nearest to each centroid, at most one per picture; ties go to the first region
-    read."""
+    """Collect the regions nearest to each centroid, at most one per picture. Ties are resolved in
+    favour of the region read first."""
 
     def __init__(self, n_codewords: int) -> None:
         self._best: list[list[tuple[float, Example]]] = [[] for _ in range(n_codewords)]

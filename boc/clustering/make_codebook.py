@@ -1,4 +1,4 @@
-"""Make codebooks from feature files, by clustering concepts or from the words in captions."""
+"""Build codebooks from feature files, by clustering concepts or from the words in captions."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -20,46 +20,47 @@ from boc.names import CODEBOOKS
 from boc.types import MODALITIES, Identity, Modality
 from boc.vectors import Array, Doubles, Floats, batches, unit_rows
 
-SAMPLE = 100_000  # number of concepts clustered in the paper (BoC, section III-B1)
+SAMPLE = 100_000  # sample size in the paper (BoC, section III-B1)
 ROWS = 65_536  # rows of a feature file read at a time
-# Regularisation of the words, as a number of captions. Values from 10 to 100 give the same results
-# on training photographs.
+# Strength of the regularisation, as a number of captions. On training pictures, values from 10 to
+# 100 give the same results.
 RIDGE = 100.0
 CHECKED = 20_000  # concepts sampled from each modality to count shared centroids
-SMALLEST = 16  # smallest number of centroids
-SHARED = 0.5  # smallest share of centroids that are nearest to both regions and words
-FREQUENT = 0.3  # exponent of a word's frequency; .2 to .4 give similar results
+SMALLEST = 16  # minimum number of centroids
+SHARED = 0.5  # minimum fraction of centroids that are nearest to both regions and words
+FREQUENT = 0.3  # exponent for word frequencies; .2 to .4 give similar results
 
 
 _Pool: TypeAlias = tuple[Array, Modality]
-"""A pool: the memory-mapped concepts of one modality in one file, and the modality."""
+"""Memory-mapped concepts of one modality in one file, and the modality."""
 
 
 def add_labels(codebook: Codebook, files: Sequence[FeatureFile]) -> Codebook:
-    """Add labels to a codebook: the words and regions from ``files`` that are nearest to each
-    centroid."""
+    """Label each centroid with the nearest words and regions in ``files``, and return the new
+    codebook."""
     return replace(codebook, labels=pack_labels(codebook_labels(codebook, files)))
 
 
 def check_files(files: Sequence[FeatureFile], *, concepts: bool = True) -> Identity:
-    """Return the encoder of ``files``. Raises FeatureFileError if encoders differ, or if
-    ``concepts`` are required and missing."""
+    """Return the encoder of ``files``. Raises FeatureFileError if the encoders differ, or if
+    ``concepts`` is True and a file contains no concepts."""
     if not files:
         raise FeatureFileError(
-            "no feature file to make a codebook from",
-            "write some with <boc extract --encoder>",
+            "building a codebook needs at least one feature file",
+            "write feature files with <boc extract --encoder>",
         )
     first = files[0]
     for file in files:
         file.check_embeddings()
         if file.header.digest != first.header.digest:
             raise FeatureFileError(
-                f"{file.path}: made by {file.header.spec}, but {first.path} by "
-                f"{first.header.spec}; use one encoder",
+                f"{file.path}: encoded by {file.header.spec}, but {first.path} by "
+                f"{first.header.spec}; use a single encoder",
             )
         if concepts and not _pools([file], *MODALITIES):
             raise FeatureFileError(
-                f"{file.path}: no vectors of regions or words; extract it again with concepts",
+                f"{file.path}: contains no vectors of regions or words; extract the features "
+                "again with concepts",
             )
     return first.header.identity
 
@@ -71,19 +72,20 @@ def cluster(
     space: str = "plain",
     tell: Callable[[str], None] = lambda stage: None,
 ) -> Codebook:
-    """Make a codebook by running k-means on a sample of the concepts in ``files``.
+    """Build a codebook by k-means on a sample of the concepts in ``files``.
 
-    With ``space="plain"``, follow the paper (BoC, section III-B1): cluster a uniform sample of all
-    concepts by Euclidean distance. The other two spaces sample both modalities equally and cluster
-    by cosine similarity. "centered" first subtracts each modality's mean concept; otherwise the
-    modalities lie so far apart that they would use different centroids. "rescaled" also scales the
-    axes of the centred concepts (see ``boc.clustering.kmeans.rescaling``), as
-    ``similarity=deviation`` requires. ``tell`` is called with the name of each stage.
+    With ``space="plain"``, a uniform sample of all concepts is clustered by Euclidean distance, as
+    in the paper (BoC, section III-B1). With the other two spaces, both modalities are sampled
+    equally and clustered by cosine similarity. "centered" first subtracts the mean concept of each
+    modality; otherwise, the modalities would be so far apart that they would use different
+    centroids. "rescaled" also scales the axes of the centred concepts (see
+    ``boc.clustering.kmeans.rescaling``), as ``similarity=deviation`` requires. ``tell`` is called
+    with the name of each stage.
     """
     import faiss
 
     if space not in CODEBOOKS[:3]:
-        raise BocError(f"no space {space!r} of concepts; known: {', '.join(CODEBOOKS[:3])}")
+        raise BocError(f"unknown space {space!r}; known: {', '.join(CODEBOOKS[:3])}")
     identity = check_files(files)
     moved = space != "plain"
     tell("reading concepts")
@@ -121,11 +123,11 @@ def cluster(
 
 
 def default_clusters(files: Sequence[FeatureFile]) -> int:
-    """Return the default number of centroids for ``files``, the square root of the number of
-    concepts but at most 1000.
+    """Return the default number of centroids for ``files``: the square root of the number of
+    concepts, but at most 1000.
 
-    Hard assignment needs few centroids, because words and regions of many items must share each
-    centroid.
+    Hard assignment needs a small number of centroids, because each centroid must be shared by words
+    and regions of several items.
     """
     return max(1, min(1000, int(_size(_pools(files, *MODALITIES)) ** 0.5)))
 
@@ -136,11 +138,11 @@ def shared_codebook(
     *,
     tell: Callable[[str], None],
 ) -> Codebook:
-    """Make the plain codebook of the paper. If regions and words share less than half of its
-    centroids, make the centred codebook instead, and halve its size until they share half of the
-    centroids.
+    """Build a plain codebook as in the paper. If regions and words share less than half of the
+    centroids, build a centred codebook instead, and halve its size until half of the centroids are
+    shared.
 
-    Raises BocError if no centroid is shared, since no sentence would then find a picture.
+    Raises BocError if no centroid is shared, because sentences could not find pictures.
     """
     space = CODEBOOKS[0]
     while True:
@@ -165,8 +167,8 @@ def shared_codebook(
     if shared:
         return codebook
     raise BocError(
-        f"none of {len(codebook)} centroids is nearest to both a region and a word, so no sentence "
-        "would find a picture; take an encoder that brings regions and words into one space",
+        f"regions and words share 0 of {len(codebook)} centroids, so sentences could not find "
+        "pictures; use an encoder with a common space for regions and words",
     )
 
 
@@ -192,20 +194,20 @@ def sample_concepts(
     balanced: bool = False,
     means: Floats | None = None,
 ) -> Floats:
-    """Return at most ``size`` different concept vectors from all files, float32 (m, d), in file
-    order.
+    """Return a random sample of at most ``size`` concept vectors from all files without
+    replacement, float32 (m, d), in file order.
 
-    Every concept is equally likely, as in the paper, which draws a uniform sample from all visual
-    and textual concepts. ``balanced`` instead takes equal numbers from both modalities, as far as
-    possible. Files are memory-mapped; only the chosen rows are read. ``means`` (2, d) are
-    subtracted from the concepts of their modality.
+    All concepts have the same probability, as in the paper, which draws a uniform sample from all
+    visual and textual concepts. If ``balanced`` is True, equal numbers of concepts are drawn from
+    both modalities if possible. Files are memory-mapped, and only the chosen rows are read.
+    ``means`` (2, d) are subtracted from the concepts of each modality.
     """
     if size < 1:
         raise BocError(f"the sample must contain at least 1 concept, got {size}")
     pools = [_pools(files, *MODALITIES)]
     if balanced:
         pools = [_pools(files, modality) for modality in MODALITIES]
-    # The larger pool fills the share that the smaller pool cannot provide.
+    # If the smaller pool has too few concepts, the larger pool provides the rest.
     pools.sort(key=_size)
     rng = np.random.default_rng(seed)
     taken: list[Floats] = []
@@ -219,7 +221,7 @@ def sample_concepts(
         )
     if not sum(map(len, taken)):
         raise FeatureFileError(
-            f"{files[0].path}: no concepts to choose from; extract more items",
+            f"{files[0].path}: contains no concepts; extract more items",
         )
     return np.concatenate(taken)
 
@@ -230,14 +232,14 @@ def vocabulary(
     *,
     tell: Callable[[str], None] = lambda stage: None,
 ) -> Codebook:
-    """Make a codebook of the ``words`` most frequent caption words, without stop-words, and their
-    directions.
+    """Build a codebook of the ``words`` most frequent words in captions, without stop words.
 
-    Ridge regression predicts centred caption vectors from the words of the captions; the direction
-    of a word is its contribution to a caption. Its length is its frequency to the power .3,
-    relative to the most frequent word, so that a common word is preferred to an equally near rare
-    word. Equal frequencies are ordered alphabetically. Memory use is 16 bytes per pair of words.
-    Raises FeatureFileError if the captions have no such words.
+    A ridge regression predicts centred caption vectors from the words in the captions; the vector
+    of a word has the direction of its contribution to a caption. The length of the vector is the
+    frequency relative to the most frequent word, raised to the power .3, so that a common word is
+    preferred to a rare word that is equally close. Words with the same frequency are sorted
+    alphabetically. Memory use is 16 bytes per pair of words. Raises FeatureFileError if the
+    captions contain no such words.
     """
     identity = check_files(files, concepts=False)
     tell("counting words")
@@ -251,7 +253,8 @@ def vocabulary(
     chosen = ranked(counts)[:words]
     if not chosen:
         raise FeatureFileError(
-            f"{files[0].path}: no words in its captions; give a file of pictures with captions",
+            f"{files[0].path}: the captions contain no words; give a file of pictures with "
+            "captions",
         )
     tell(f"learning {len(chosen)} words")
     origin, vectors = _directions(
@@ -277,7 +280,8 @@ def _directions(
     terms: dict[str, int],
     dim: int,
 ) -> tuple[Doubles, Doubles]:
-    """Return the mean caption (d,) and the contribution of each word (p, d) by ridge regression."""
+    """Return the mean caption (d,) and the contributions of the words (p, d), computed by ridge
+    regression."""
     p = len(terms)
     captions = 0
     pairs = np.zeros((p, p))
@@ -311,7 +315,7 @@ def _directions(
 
 
 def mean_concepts(files: Sequence[FeatureFile]) -> Floats:
-    """Return the mean concept of each modality, float32 (2, d), with zeros for a modality without
+    """Return the mean concept of each modality, float32 (2, d), or zeros for a modality without
     concepts."""
     means = []
     for modality in MODALITIES:
@@ -344,8 +348,8 @@ def _draw(
     rng: np.random.Generator,
     means: Floats | None = None,
 ) -> Iterator[Floats]:
-    """Draw ``size`` different vectors from all pools. Yield one array per pool, minus the mean of
-    its modality in ``means`` (2, d)."""
+    """Draw ``size`` vectors from all pools without replacement. Yield one array per pool, after
+    subtracting the mean of the modality in ``means`` (2, d)."""
     chosen = np.sort(rng.choice(_size(pools), size, replace=False))
     start = 0
     for data, modality in pools:

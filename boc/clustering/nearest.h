@@ -1,6 +1,5 @@
-/* The nearest centroids of queries, in cells; boc/clustering/cell_index.py describes the arrays.
-
-   Rows are compared in 8 bits: their products are whole numbers, and the same on all machines. */
+/* Find the nearest centroids of queries in cells. boc/clustering/cell_index.py describes the arrays. Rows are compared
+ * in 8 bits, so products are integers and identical on all machines. */
 
 #ifndef BOC_NEAREST_H
 #define BOC_NEAREST_H
@@ -8,14 +7,15 @@
 #include "../_kernels.h"
 #include <stdlib.h>
 
-#define LARGEST 127   /* magnitude of a component of 8 bits */
-#define LONGEST 65536 /* components of a vector of 8 bits: its products fit 32 bits */
-#define SIDE 4        /* rows, and queries, per tile */
+#define LARGEST 127   /* maximum magnitude of an 8-bit component */
+#define LONGEST 65536 /* maximum number of 8-bit components, so that products fit into 32 bits */
+#define SIDE 4        /* rows and queries per tile */
 #define WIDTH 64      /* bytes of a vector register */
 #define NEAR 65536    /* bytes of heads that stay in the cache for several queries */
-#define HELD (1 << 20) /* scores of queries that are answered together */
+#define HELD (1 << 20) /* scores in a batch of queries */
 
-/* A vector in 8 bits, -127 to 127, and the same in 16; the sum of its numbers; what makes its length 1, 0 for zeros. */
+/* Vector with components from -127 to 127 in 8 bits and in 16 bits, their sum, and the scale that gives the vector unit
+ * length, or 0 for a zero vector. */
 typedef struct {
     int8_t *narrow;
     int16_t *wide;
@@ -23,8 +23,9 @@ typedef struct {
     float scale;
 } Query;
 
-/* ``row`` in 8 bits: the largest number becomes 127, halves go to the even one; a row that holds something else than
-   numbers becomes zeros. In double, so that rows of any size keep their direction. */
+/* Round ``row`` to 8 bits: the maximum magnitude becomes 127, and halves are rounded to even. A row that contains NaN
+ * or infinity becomes zeros. Computations use double precision, so that very long and very short rows keep their
+ * directions. */
 DISPATCHED static void round_row(const float *row, int64_t d, Query *query)
 {
     const float most = largest_size(row, d);
@@ -41,7 +42,8 @@ DISPATCHED static void round_row(const float *row, int64_t d, Query *query)
     query->scale = squares ? (float)(1 / sqrt((double)squares)) : 0;
 }
 
-/* Products of a query with n rows, times the scales of the rows; rows AHEAD bytes further on are prefetched. */
+/* Compute the products of a query with n rows, times the scales of the rows. Rows are prefetched AHEAD bytes in
+ * advance. */
 DISPATCHED static void compare_one(const Query *query, const int8_t *rows, const float *scales, int64_t n, int64_t d,
                                    float *out)
 {
@@ -59,9 +61,10 @@ DISPATCHED static void compare_one(const Query *query, const int8_t *rows, const
 #if defined(__GNUC__) && defined(__x86_64__)
 #include <immintrin.h>
 
-/* Products of one query, or of SIDE queries, with n rows in fours, and how many rows those are: all, or none of fewer
-   than SIDE. Of the instruction's two sides one has no sign: 128 is added to all numbers of rows, and 128 sums of the query too many are taken off again.
-   Variables instead of arrays, which gcc would keep in memory. */
+/* Compute the products of one query or of SIDE queries with n rows, four rows at a time. Return the number of rows
+ * processed: all rows, or 0 if there are fewer than SIDE rows. One operand of the instruction is unsigned, so 128 is
+ * added to the components of the rows, and 128 times the sum of the query is subtracted from the result. Variables are
+ * used instead of arrays, which gcc would keep in memory. */
 #define VNNI __attribute__((target("avx512f,avx512bw,avx512vnni")))
 #define LOAD_ROW(r)                                                                                                   \
     const __m512i row##r = _mm512_xor_si512(_mm512_maskz_loadu_epi8(mask, tile + r * d + j), _mm512_set1_epi8(-128));
@@ -86,7 +89,7 @@ DISPATCHED static void compare_one(const Query *query, const int8_t *rows, const
     {                                                                                                                 \
         const __m512i zero = _mm512_setzero_si512();                                                                  \
         for (int64_t i = 0; n >= SIDE && i < n; i += SIDE) {                                                          \
-            const int64_t at = i + SIDE <= n ? i : n - SIDE; /* the last tile overlaps the one before */              \
+            const int64_t at = i + SIDE <= n ? i : n - SIDE; /* last tile overlaps its predecessor */              \
             const int8_t *tile = rows + at * d;                                                                       \
             EACH(BEGIN_QUERY)                                                                                         \
             for (int64_t byte = 0; byte < (fetched); byte += LINE)                                                    \
@@ -103,7 +106,7 @@ DISPATCHED static void compare_one(const Query *query, const int8_t *rows, const
 #define ONE(step) step(0)
 #define FOUR(step) step(0) step(1) step(2) step(3)
 
-/* The sum of the lanes of each of four vectors. */
+/* Return the sums over the lanes of four vectors. */
 VNNI static inline __m128i sums_of(__m512i a, __m512i b, __m512i c, __m512i d)
 {
     const __m512i ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
@@ -134,7 +137,7 @@ static int64_t tiles(const Query *const *queries, int64_t count, const int8_t *r
 #define tiles(queries, count, rows, scales, n, d, out) 0
 #endif
 
-/* Products of ``count`` queries, at most SIDE, with n rows, times the scales of the rows. */
+/* Compute the products of ``count`` queries, at most SIDE, with n rows, times the scales of the rows. */
 static void compare(const Query *const *queries, int64_t count, const int8_t *rows, const float *scales, int64_t n,
                     int64_t d, float *const *out)
 {
@@ -143,9 +146,10 @@ static void compare(const Query *const *queries, int64_t count, const int8_t *ro
         compare_one(queries[q], rows + done * d, scales + done, n - done, d, out[q] + done);
 }
 
-/* A search for the ``z`` nearest centroids in the ``cells`` cells of the nearest heads, of some queries. Each has ``room``
-   in ``scores``, first of heads, then of centroids. ``cell`` lists the cells that a query asks, ascending, ``place``
-   where the scores of their centroids begin, ``asked`` all these pairs by cell, as ``begins`` bound them. */
+/* Search of several queries for the ``z`` nearest centroids in the ``cells`` cells with the nearest heads. Each query
+ * has ``room`` entries in ``scores``, first for heads, then for centroids. ``cell`` lists the cells that a query
+ * searches, in ascending order, and ``place`` contains the positions where the scores of their centroids begin.
+ * ``asked`` lists all pairs of queries and cells, ordered by cell, with the bounds ``begins``. */
 typedef struct {
     const int64_t *starts;
     const int8_t *heads, *vectors;
@@ -157,8 +161,8 @@ typedef struct {
     int64_t *cell, *place, *asked, *begins, *chosen;
 } Search;
 
-/* The centroids in the arrays heads, head_scales, starts, vectors and scales, for rows of d numbers, and how many there
-   are; 0 and an error if the arrays do not fit each other. */
+/* Set up the centroids from the arrays heads, head_scales, starts, vectors and scales, for rows with d components, and
+ * their number. Return 0 and set an error if the arrays do not match each other. */
 static int take_centroids(Search *s, const Array *arrays, int64_t d, int64_t *held)
 {
     const Py_buffer *heads = &arrays[0].view, *vectors = &arrays[3].view;
@@ -175,7 +179,7 @@ static int take_centroids(Search *s, const Array *arrays, int64_t d, int64_t *he
            same_length(arrays[4].view.shape[0], *held, "scales for another number of vectors");
 }
 
-/* Choose the cells that query i searches; return their number of centroids. */
+/* Choose the cells that query i searches, and return the number of centroids in these cells. */
 static int64_t choose_cells(const Search *s, int64_t i)
 {
     int64_t held = 0, *cell = s->cell + i * s->cells, *place = s->place + i * s->cells;
@@ -200,7 +204,7 @@ static void order_by_cell(const Search *s, int64_t n)
         s->asked[--s->begins[s->cell[pair]]] = pair;
 }
 
-/* The z nearest centroids of query i, in ascending order. */
+/* Write the z nearest centroids of query i in ascending order. */
 static void collect(const Search *s, int64_t i, int64_t *numbers, float *cosines)
 {
     const int64_t *place = s->place + i * s->cells, *cell = s->cell + i * s->cells, last = s->cells - 1;
@@ -215,8 +219,9 @@ static void collect(const Search *s, int64_t i, int64_t *numbers, float *cosines
     }
 }
 
-/* The z nearest of each of n queries; the fewest centroids that one had to choose from. Heads, a few at a time, and
-   cells are compared with all queries that ask for them, so that they are read from memory once. */
+/* Find the z nearest centroids of n queries, and return the minimum number of centroids that a query was compared with.
+ * Cells and small groups of heads are compared with all queries that need them, so that each is read from memory only
+ * once. */
 static int64_t nearest_to(const Search *s, const float *rows, int64_t n, int64_t *numbers, float *cosines)
 {
     const int64_t d = s->d, few = SIDE * (1 + NEAR / (SIDE * d + 1));
@@ -260,8 +265,8 @@ static int64_t nearest_to(const Search *s, const float *rows, int64_t n, int64_t
     return fewest;
 }
 
-/* Search for z of ``held`` centroids in ``cells`` cells; 0 and an error if there are not so many cells, or if starts do not
-   bound them. */
+/* Prepare a search for z of ``held`` centroids in ``cells`` cells. Return 0 and set an error if there are fewer cells,
+ * or if starts are not valid bounds. */
 static int set_budgets(Search *s, int64_t held, int64_t z, int64_t cells)
 {
     int64_t widest = 0;
@@ -277,22 +282,23 @@ static int set_budgets(Search *s, int64_t held, int64_t z, int64_t cells)
         return 0;
     }
     s->z = z, s->cells = cells;
-    s->room = widest > held / cells ? held : widest * cells; /* what the cells could hold */
+    s->room = widest > held / cells ? held : widest * cells; /* maximum number of centroids in the cells */
     s->room = s->room > s->m ? s->room : s->m;
     return 1;
 }
 
-/* Answer n queries in batches; return the smallest number of centroids that a query chose from, -1 without memory. It
-   needs no lock of Python. */
+/* Answer n queries in batches. Return the minimum number of centroids that a query was compared with, or -1 if there is
+ * not enough memory. The caller does not need the GIL. */
 static int64_t find_nearest(Search *s, const float *rows, int64_t n, int64_t *numbers, float *cosines)
 {
     const int64_t most = 1 + HELD / (s->room + s->d + 4 * s->cells), together = most < n ? most : n;
     const int64_t width = (s->d + WIDTH - 1) / WIDTH * WIDTH; /* a query is padded with zeros */
     const size_t pairs = (size_t)(together * s->cells);
     int64_t fewest = -1;
-    /* Invariants: a query is ``width`` numbers of 16 bits, then as many of 8, so that whole registers can be read.
-       ``room`` holds the scores of the heads and, as `set_budgets` has seen that starts rise within the centroids, those of
-       any ``cells`` cells; `find_largest` ranks no more, and writes one place behind the z, or cells, of ``chosen``. */
+    /* Invariants: a query consists of ``width`` 16-bit components and ``width`` 8-bit components, so that whole
+     * registers can be read. ``room`` is enough for the scores of the heads and for the scores of any ``cells`` cells,
+     * because `set_budgets` has checked that starts ascend within the centroids. `find_largest` does not rank more
+     * scores, and writes at most one place after the z places, or cells, in ``chosen``. */
     int16_t *wide = calloc((size_t)(together * width) + 1, sizeof *wide + 1);
     s->queries = malloc((size_t)together * sizeof *s->queries + 1);
     s->scores = malloc((size_t)(together * s->room) * sizeof *s->scores + 1);

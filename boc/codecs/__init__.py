@@ -1,6 +1,7 @@
-"""Codecs, scikit-learn transformers that turn vectors into sparse integer term frequencies.
+"""Convert vectors to sparse integer term frequencies by chains of scikit-learn transformers.
 
-The names below are imported on first use, so that parsing and listing codes does not load numpy.
+Names are imported on first use, so that the command line can parse and list codes without loading
+NumPy.
 """
 
 from importlib import import_module

@@ -6,8 +6,8 @@ For item i with concepts v_1 ... v_m and centroids c_1 ... c_p::
     hard   h_i[k] = number of v_l whose nearest centroid is c_k                       (L2)
     soft   a_i[k] = aggr_l s(l, k),   s(l, k) = similarity(|v_l - c_k|),   aggr = sum or max
 
-If z is given, only the z highest similarities of each concept are kept before the aggregation.
-``UnitNorm`` and ``ScalarQuantizer`` follow, since the paper compares histograms by cosine.
+If z is set, only the z highest similarities of each concept are aggregated. The next steps are
+``UnitNorm`` and ``ScalarQuantizer``, because the paper compares histograms by cosine.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
     from boc.clustering.codebook import Codebook
 
-# Exponent of summed deviations. On held-out training photographs, .5 found as many pictures with
-# 256 terms but fewer with 64.
+# Exponent for summed deviations. On held-out training pictures, .5 gave the same recall with 256
+# terms, but a lower recall with 64.
 POWER = 0.7
 
 
 class _Assignment(ConceptStep):
-    """Base class for hard and soft assignment, with the codebook."""
+    """Base class for hard and soft assignment to the centroids of a codebook."""
 
     learned = ("centroids_", "term_labels_", "means_", "axes_")
     added: ClassVar[Mapping[str, Array]] = {
@@ -61,15 +61,17 @@ class _Assignment(ConceptStep):
         self.spherical = spherical
 
     def fit(self, X: Any, y: object = None) -> _Assignment:
-        """Raise ValueError, because only ``from_codebook`` makes a complete step."""
-        raise ValueError(f"{type(self).__name__} learns no centroids; make it by from_codebook")
+        """Raise ValueError, because a step can be created only by ``from_codebook``."""
+        raise ValueError(
+            f"{type(self).__name__} cannot learn centroids; create the step with from_codebook",
+        )
 
     def encode_documents(self, X: Any, modality: Modality) -> sparse.csr_array:
         return self.transform(self._center(X, modality))
 
     def _center(self, X: Any, modality: Modality) -> Any:
-        """Centre the concepts by the mean of their modality and multiply them by the axes; skip
-        steps that the codebook lacks."""
+        """Subtract the mean of the modality from the concepts and multiply the result by the axes,
+        if the codebook contains means and axes."""
         if not self.means_.size:
             return X
         sets = self._sets(X)
@@ -85,8 +87,8 @@ class _Assignment(ConceptStep):
 
     @classmethod
     def from_codebook(cls, codebook: Codebook, **options: Any) -> Self:
-        """Make a fitted step from the centroids of ``codebook``. ``options`` are parameters other
-        than ``clusters`` and ``spherical``. Raises ValueError for a parameter out of range."""
+        """Create a fitted step from ``codebook``. ``options`` are the parameters other than
+        ``clusters`` and ``spherical``. Raises ValueError if a parameter is out of range."""
         step = cls(len(codebook), spherical=codebook.spherical, **options)
         step._check()
         take_codebook(
@@ -101,11 +103,11 @@ class _Assignment(ConceptStep):
         return step
 
     def _check(self) -> None:
-        """Raise ValueError for a parameter out of its range."""
+        """Raise ValueError if a parameter is out of range."""
 
     def _blocks(self, sets: Ragged, compared: int) -> Iterator[Ragged]:
-        """Yield the sets in blocks, sized for comparisons of each row with ``compared``
-        centroids."""
+        """Yield blocks of sets whose rows can be compared with ``compared`` centroids each within
+        the memory limit."""
         for block in sets.blocks(row_block(compared)):
             if self.spherical:
                 block = Ragged(unit_rows(block.values), block.offsets)
@@ -113,7 +115,7 @@ class _Assignment(ConceptStep):
 
 
 class HardAssignment(_Assignment):
-    """Histogram of nearest centroids: tf_k is the number of the item's concepts whose nearest
+    """Histogram of nearest centroids: tf_k is the number of concepts in the item whose nearest
     centroid is c_k.
 
     Parameters
@@ -121,18 +123,18 @@ class HardAssignment(_Assignment):
     clusters : int
         Number of centroids.
     spherical : bool, default=False
-        Compare by cosine: concepts and centroids are scaled to unit length.
+        If True, scale concepts and centroids to unit length, so that they are compared by cosine.
 
     Attributes
     ----------
     centroids_ : ndarray of float32 (p, d)
     term_labels_ : ndarray of uint8
-        Labels of the centroids, packed by ``boc.labels``; empty unless they come from a codebook.
+        Labels of the centroids, packed by ``boc.labels``; empty if the codebook has no labels.
     means_ : ndarray of float32 (2, d) or (0, 0)
-        Means that are subtracted from the concepts of pictures and of sentences; empty unless the
-        codebook has means.
+        Means to subtract from the concepts of pictures and of sentences; empty if the codebook has
+        no means.
     axes_ : ndarray of float32 (d, d) or (0, 0)
-        Matrix that multiplies the centred concepts; empty unless the codebook has one.
+        Matrix by which the centred concepts are multiplied; empty if the codebook has no axes.
 
     Examples
     --------
@@ -146,8 +148,8 @@ class HardAssignment(_Assignment):
     """
 
     def transform(self, X: Any) -> sparse.csr_array:
-        """Return one histogram per set, n sets -> int32 csr (n, p); an empty set yields an empty
-        row."""
+        """Compute one histogram per set, n sets -> int32 csr (n, p). Empty sets become empty
+        rows."""
         sets = self._sets(X)
         parts = []
         for block in self._blocks(sets, 1):
@@ -160,25 +162,27 @@ class HardAssignment(_Assignment):
 
 
 class SoftAssignment(_Assignment):
-    """Similarities to all centroids, or to the nearest ones, aggregated over the item's concepts.
+    """Similarities to all centroids or to the nearest centroids, aggregated over the concepts of an
+    item.
 
     Parameters
     ----------
     clusters, spherical
         As in ``HardAssignment``.
     similarity : {"inverse", "deviation"}, default="inverse"
-        Function of the distance D: 1 / (1 + D), or its deviation from the mean over all centroids,
-        which is negative for distant centroids. Deviations are summed with their signs. A sum above
-        0, raised to the power .7, is the item's frequency; the z largest are kept. The power
-        prevents a few large terms from dominating (Perronnin et al., ECCV 2010). The paper prints 1
-        / (1 - D). This function has a pole at D = 1 and is negative for larger D, such as the
-        distances of TERN's concepts (``bench/paper/variants.py``).
+        Function of the distance D: "inverse" is 1 / (1 + D), and "deviation" is the deviation of 1
+        / (1 + D) from its mean over all centroids, which is negative for distant centroids.
+        Deviations are summed with their signs. Positive sums are raised to the power .7, and the z
+        largest results are kept. The power prevents a few large terms from dominating (Perronnin et
+        al., ECCV 2010). The paper prints 1 / (1 - D). This function has a pole at D = 1 and is
+        negative for larger distances, which are typical of TERN concepts
+        (``bench/paper/variants.py``).
     aggregate : {"sum", "max"}, default="sum"
     z : int or None, default=None
-        Number of nearest centroids kept per document concept; None keeps all. With "deviation",
-        number of terms kept per document.
+        Number of nearest centroids to keep for each concept of a document; None keeps all. With
+        "deviation", number of terms to keep per document.
     query_z : int or None, default=None
-        Like ``z``, for queries; None means ``z``.
+        Same as ``z``, for queries; None means ``z``.
 
     Attributes
     ----------
@@ -218,8 +222,8 @@ class SoftAssignment(_Assignment):
         self.query_z = query_z
 
     def transform(self, X: Any) -> sparse.csr_array:
-        """Aggregate similarities per set, n sets -> float32 csr (n, p); an empty set yields an
-        empty row."""
+        """Aggregate similarities per set, n sets -> float32 csr (n, p). Empty sets become empty
+        rows."""
         return self._assign(X, self.z)
 
     def encode_queries(self, X: Any, modality: Modality) -> sparse.csr_array:
@@ -263,8 +267,8 @@ class SoftAssignment(_Assignment):
         columns: Ints,
         similar: Floats,
     ) -> sparse.csr_array:
-        """Aggregate, per set, the similarities ``similar`` (rows, z) to the centroids ``columns``
-        (rows, z)."""
+        """Aggregate the similarities ``similar`` (rows, z) to the centroids ``columns`` (rows, z)
+        for each set."""
         entries = (similar.ravel(), columns.ravel(), block.offsets * columns.shape[1])
         rows = sparse.csr_array(entries, shape=(len(block), len(self.centroids_)))
         rows.sort_indices()

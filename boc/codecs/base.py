@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 class Sample(Protocol):
-    """Sample for learning a code: embeddings of one modality, in ``blocks`` that can be read
-    repeatedly."""
+    """Sample from which a code is learned: embeddings of one modality, in ``blocks`` that can be
+    read repeatedly."""
 
     def __len__(self) -> int: ...
 
@@ -35,8 +35,8 @@ class Sample(Protocol):
 
 @dataclass(frozen=True)
 class Blocks:
-    """Training input of a step: ``length`` rows or sets, in blocks with modalities. The blocks can
-    be read repeatedly."""
+    """Training input of a step: ``length`` rows or sets, in blocks with their modalities. The
+    blocks can be read repeatedly."""
 
     length: int
     read: Callable[[], Iterator[tuple[Any, Modality]]]
@@ -49,54 +49,56 @@ class Blocks:
 
 
 class Step:
-    """Scikit-learn transformer that can be saved by name, with parameters from ``get_params`` and
-    arrays from ``learned``.
+    """Scikit-learn transformer that can be saved as its name, its parameters (``get_params``) and
+    its learned arrays (``learned``).
 
-    A step implements the interface of scikit-learn transformers but does not derive from their base
-    class, because importing scikit-learn takes longer than a search. The import happens only when
-    rows need validation, which most queries do not.
+    A step implements the interface of scikit-learn transformers, but does not derive from their
+    base class, because importing scikit-learn takes longer than a search. scikit-learn is imported
+    only to validate rows, which is not necessary for most queries.
 
-    A step that encodes queries differently overrides ``encode_queries``; a step that treats
-    modalities differently overrides ``encode_documents``. Any other step is an ordinary
-    transformer.
+    Steps that encode queries differently override ``encode_queries``, and steps that depend on the
+    modality override ``encode_documents``. All other steps are ordinary transformers.
     """
 
     n_features_in_: int
     learned: ClassVar[tuple[str, ...]] = ()
     added: ClassVar[Mapping[str, Array]] = {}
-    """Names in ``learned`` that older indexes lack, each with the array that it stands for
-    there."""
+    """Arrays in ``learned`` that older indexes do not contain, with the values to use for these
+    indexes."""
     retired: ClassVar[Mapping[str, Any]] = {}
-    """Retired parameters of older indexes, each with the only value that is still accepted."""
+    """Parameters that only older indexes contain, each with the only value that is still
+    supported."""
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """The allowed values of parameters that are words."""
+    """Allowed values of string parameters."""
     outputs: ClassVar[str] = ""
-    """The learned array with one row per output column; "" if the output has the columns of the
-    input."""
+    """Name of the learned array that has one row per output column; "" if input and output have the
+    same columns."""
     sparse_form: ClassVar[str | Literal[False]] = False
-    """The format of sparse rows that the step accepts; False if it accepts dense rows only."""
+    """Accepted format of sparse rows; False if the step accepts only dense rows."""
     reads_concepts: ClassVar[bool] = False
-    """True if a chain that begins with this step reads concept sets."""
+    """Whether chains that begin with this step read concept sets."""
     rows_together: ClassVar[int] = 1024
-    """Rows per block of a chain: few enough that the arrays between steps stay in the cache."""
+    """Number of rows per block. It is small enough that intermediate arrays stay in the processor
+    cache."""
     frozen = False
-    """True if the step has its codebook, and is not fitted with its chain."""
+    """Whether the step already has its codebook, so that fitting the chain does not change the
+    step."""
 
     @classmethod
     def _parameters(cls) -> list[str]:
         return sorted(name for name in signature(cls).parameters)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters by name. ``deep`` is ignored, since no parameter is an
+        """Return the parameters by name. ``deep`` is ignored, because no parameter is an
         estimator."""
         return {name: getattr(self, name) for name in self._parameters()}
 
     def set_params(self, **params: Any) -> Step:
-        """Set parameters by name. Raises ValueError for an unknown name."""
+        """Set parameters by name. Raises ValueError if a name is unknown."""
         for name, value in params.items():
             if name not in self._parameters():
                 raise ValueError(
-                    f"no parameter {name!r} of {self}; it has {', '.join(self._parameters())}",
+                    f"unknown parameter {name!r} of {self}; known: {', '.join(self._parameters())}",
                 )
             setattr(self, name, value)
         return self
@@ -106,12 +108,12 @@ class Step:
         return f"{type(self).__name__}({parameters})"
 
     def read(self, embeddings: Embeddings) -> Floats | Ragged:
-        """Return the input of a chain that begins with this step, by default the global vectors (n,
-        d)."""
+        """Return the part of ``embeddings`` that a chain with this first step reads, by default the
+        global vectors (n, d)."""
         return embeddings.vectors
 
     def fit(self, X: Any, y: object = None) -> Step:
-        """Check ``X`` (n, d) and the parameters; subclasses may learn arrays."""
+        """Validate ``X`` (n, d) and the parameters. Subclasses can learn arrays."""
         self._validate(X, reset=True)
         return self
 
@@ -124,15 +126,14 @@ class Step:
         return self.fit(X, y).transform(X)
 
     def sample_rows(self, n_items: int) -> int:
-        """Return the smallest number of rows that ``fit`` needs for a collection of ``n_items``."""
+        """Return the minimum number of rows that ``fit`` needs for a collection of ``n_items``."""
         return 0
 
     def fit_blocks(self, blocks: Blocks, n_items: int | None) -> Step:
-        """Fit to a sample from a collection of ``n_items``. This implementation joins the sample's
-        blocks.
+        """Fit to a sample from a collection of ``n_items``. This implementation concatenates the
+        blocks of the sample.
 
-        A step that learns block by block, or whose size depends on ``n_items``, overrides this
-        method.
+        Steps that learn block by block, or whose size depends on ``n_items``, override this method.
         """
         parts, labels = zip(*blocks, strict=True)
         rows = [len(part) if isinstance(part, Ragged) else part.shape[0] for part in parts]
@@ -146,7 +147,7 @@ class Step:
         return int(self.n_features_in_)
 
     def encode_documents(self, X: Any, modality: Modality) -> Any:
-        """Transform items of one modality for the index."""
+        """Transform items of one modality that are to be indexed."""
         return self.transform(X)
 
     def encode_queries(self, X: Any, modality: Modality) -> Any:
@@ -183,12 +184,13 @@ class Step:
 
 
 class SparseStep(Step):
-    """Step that takes dense or sparse rows and returns sparse rows."""
+    """Step that accepts dense or sparse rows and returns sparse rows."""
 
     sparse_form = "csr"
 
     def _validate(self, X: Any, *, reset: bool, **options: Any) -> Any:
-        # Counts become float32 as in scikit-learn, whose import takes seconds.
+        # Convert counts to float32 as scikit-learn does, but without its import, which takes
+        # seconds.
         if type(X) is sparse.csr_array and X.dtype == np.int32:
             X = X.astype(np.float32)
         return super()._validate(X, reset=reset, **options)
@@ -205,23 +207,23 @@ class SparseStep(Step):
 
 
 class ConceptStep(Step):
-    """Step that reads the concept sets of items. An array (n, d) represents n sets of one concept
-    each."""
+    """Step that reads the concept sets of items. An array (n, d) is interpreted as n sets with one
+    concept each."""
 
     reads_concepts = True
 
     def read(self, embeddings: Embeddings) -> Ragged:
-        """Return the concept sets. Raises BocError if the input has no concept sets."""
+        """Return the concept sets. Raises BocError if the items have no concept sets."""
         if embeddings.concepts is None:
             raise BocError(
                 "the items have no concept vectors",
-                "encode the items by an encoder with concept sets, such as a model of "
+                "encode the items with an encoder that returns concept sets, such as a model from "
                 "<boc train>: <boc extract --set concepts=true>",
             )
         return embeddings.concepts
 
     def _sets(self, X: Any, *, reset: bool = False) -> Ragged:
-        """Return ``X`` as validated sets. Each row of an array becomes a set."""
+        """Validate ``X`` and return it as sets. Each row of an array becomes a set."""
         options: dict[str, Any] = {"reset": reset, "dtype": np.float32, "order": "C"}
         if isinstance(X, Ragged):
             return Ragged(self._validate(X.values, ensure_min_samples=0, **options), X.offsets)
@@ -230,8 +232,8 @@ class ConceptStep(Step):
 
 
 class BookTerms(Step):
-    """Step whose terms come from a codebook. It keeps ``z`` terms per document and ``query_z`` per
-    query."""
+    """Step whose terms come from a codebook, with at most ``z`` terms per document and ``query_z``
+    per query."""
 
     def __init__(
         self,
@@ -246,7 +248,7 @@ class BookTerms(Step):
 
     @classmethod
     def from_codebook(cls, codebook: Codebook, **budgets: int) -> Self:
-        """Make the step with the terms of ``codebook``."""
+        """Create the step from the terms of ``codebook``."""
         step = cls(len(codebook), **budgets)
         step.codebook = codebook
         return step
@@ -258,12 +260,11 @@ EMPTY: dict[str, Array] = {
     "axes": np.empty((0, 0), np.float32),
     "thresholds": np.empty(0, np.float32),
 }
-"""Default arrays of a step, for arrays that its codebook lacks."""
+"""Default values for arrays that a codebook does not contain."""
 
 
 def take_codebook(step: Step, codebook: Codebook, **names: str) -> None:
-    """Complete a step with arrays from a codebook. ``names`` maps step attributes to codebook
-    arrays."""
+    """Set attributes of a step to arrays from a codebook. ``names`` maps attributes to arrays."""
     for attribute, name in names.items():
         array = getattr(codebook, name)
         if array is None:
@@ -273,7 +274,7 @@ def take_codebook(step: Step, codebook: Codebook, **names: str) -> None:
 
 
 def labels_of(y: Any, n: int) -> NDArray[np.str_]:
-    """Return the labels ``y`` of n rows as strings, or empty strings without labels."""
+    """Return the labels ``y`` of n rows as strings. If ``y`` is None, all labels are empty."""
     if y is None:
         return np.zeros(n, "U1")
     return np.asarray(y).astype(str)
@@ -284,7 +285,7 @@ def terms_of(
     columns: Int32s,
     n_terms: int,
 ) -> sparse.csr_array:
-    """Make a term matrix (n, n_terms) from ``frequencies`` and ascending ``columns``, both (n,
+    """Build a term matrix (n, n_terms) from ``frequencies`` and ascending ``columns``, both (n,
     z)."""
     n, z = columns.shape
     if n == 1:
@@ -300,9 +301,10 @@ def one_row(
     columns: Int32s,
     width: int,
 ) -> sparse.csr_array:
-    """Return a csr_array (1, width) of the nonzero ``values``, in ascending ``columns``.
+    """Build a csr_array (1, width) from nonzero ``values`` in ascending ``columns``.
 
-    The array is a shallow copy, because the constructor's validation takes longer than a step.
+    The array is a shallow copy of an empty row, because validation by the constructor takes longer
+    than a step.
     """
     matrix = copy(_empty_row(width, values.dtype))
     matrix.data = values
@@ -317,10 +319,10 @@ def _empty_row(width: int, dtype: np.dtype[Any]) -> sparse.csr_array:
 
 
 def frequencies(values: Array, rows: sparse.csr_array) -> sparse.csr_array:
-    """Make a term matrix with the sparsity pattern of ``rows`` and ``values`` as int32 frequencies.
-    Entries below 1 are dropped.
+    """Build a term matrix with the sparsity pattern of ``rows`` and with ``values`` as int32
+    frequencies. Frequencies below 1 are dropped.
 
-    Raises ValueError for a frequency beyond int32.
+    Raises ValueError if a frequency exceeds int32.
     """
     largest = values.max(initial=0)
     if largest > np.iinfo(np.int32).max:
@@ -348,7 +350,7 @@ def as_rows(X: Any) -> sparse.csr_array:
 
 
 def concatenate(parts: Sequence[Any]) -> Any:
-    """Stack blocks of dense rows, sparse rows or sets."""
+    """Concatenate blocks of dense rows, sparse rows or sets."""
     if len(parts) == 1:
         return parts[0]
     if isinstance(parts[0], Ragged):
@@ -361,7 +363,7 @@ def stack_rows(
     width: int = 0,
     dtype: Any = np.float32,
 ) -> sparse.csr_array:
-    """Stack blocks of rows, or return a matrix (0, width) if there are no blocks."""
+    """Stack blocks of sparse rows. Without blocks, return a matrix (0, width)."""
     if not parts:
         return sparse.csr_array((0, width), dtype=dtype)
     return parts[0] if len(parts) == 1 else sparse.vstack(parts, format="csr")
@@ -373,8 +375,8 @@ def reduce_sets(
     sets: Ragged,
     empty: float = 0,
 ) -> Floats:
-    """Reduce the ``rows`` (N, p) of each of n sets to one row, float32 (n, p). A set without rows
-    becomes ``empty``."""
+    """Reduce the ``rows`` (N, p) of n sets to one row per set, float32 (n, p). Rows for empty sets
+    are filled with ``empty``."""
     reduced = np.full((len(sets), rows.shape[1]), empty, np.float32)
     filled = np.diff(sets.offsets) > 0
     if filled.any():  # reduceat cannot handle empty sets

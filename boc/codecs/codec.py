@@ -1,4 +1,4 @@
-"""Codec, a chain of steps that encodes items and queries as term frequencies."""
+"""Encode items and queries as term frequencies by a chain of steps."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ STEPS: dict[str, type[Step]] = {
 
 
 class SurrogateCodec:
-    """Convert embeddings to term matrices, by ``encode_documents`` for items and ``encode_queries``
-    for queries.
+    """Chain of steps that converts embeddings to term matrices: ``encode_documents`` encodes items,
+    and ``encode_queries`` encodes queries.
 
     Parameters
     ----------
     steps : sequence of Step
-        Steps in the order of application. The first step reads global vectors or sets; the last
-        step returns term frequencies (int32 csr).
+        Steps, in the order in which they are applied. The first step reads global vectors or sets;
+        the last step returns term frequencies (int32 csr).
 
     Examples
     --------
@@ -74,31 +74,32 @@ class SurrogateCodec:
 
     @property
     def words(self) -> dict[int, str]:
-        """Return the word of each term; empty if terms do not represent words of a vocabulary."""
+        """Return the word of each term; empty if the terms are not words."""
         first = self.steps[0]
         return dict(enumerate(first.words)) if isinstance(first, WordTerms) else {}
 
     def sample_rows(self, n_items: int) -> int:
-        """Return the smallest number of rows that ``fit`` needs for a collection of ``n_items``."""
+        """Return the minimum number of rows that ``fit`` needs for a collection of ``n_items``."""
         return max((step.sample_rows(n_items) for step in self.steps if not step.frozen), default=0)
 
     def fit(self, *samples: Sample, n_items: int | None = None) -> SurrogateCodec:
-        """Learn all steps from samples, which are embeddings of one or both modalities from a
-        collection of ``n_items``.
+        """Fit all steps to samples of one or both modalities from a collection of ``n_items``.
 
-        Without ``n_items`` the samples are the whole collection. Raises ValueError for a parameter
-        out of range.
+        If ``n_items`` is None, the samples are the whole collection. Raises ValueError if a
+        parameter is out of range.
         """
         filled = [sample for sample in samples if len(sample)]
         if not filled:
-            raise BocError("no vectors to learn a code from; index at least one item")
+            raise BocError(
+                "there are no vectors from which to learn a code; index at least one item",
+            )
         learning = [i for i, step in enumerate(self.steps) if step.learned and not step.frozen]
         for number, step in enumerate(self.steps):
             if step.frozen:
                 continue
             blocks = Blocks(sum(map(len, filled)), partial(self._transformed, number, filled))
             if number > max(learning, default=-1):
-                # One row is enough, because a step learns only its width from it.
+                # One row is enough for a step that learns only its width.
                 X, modality = next(iter(blocks))
                 first = X.take([0]) if isinstance(X, Ragged) else X[:1]
                 blocks = Blocks(1, partial(iter, [(first, modality)]))
@@ -111,7 +112,7 @@ class SurrogateCodec:
         number: int,
         samples: Sequence[Sample],
     ) -> Iterator[tuple[Any, Modality]]:
-        """Yield the samples in blocks, after the first ``number`` steps."""
+        """Yield blocks of the samples, transformed by the first ``number`` steps."""
         for sample in samples:
             for block in sample.blocks():
                 X = self.steps[0].read(block)
@@ -120,35 +121,33 @@ class SurrogateCodec:
                 yield _apply(before, X, "encode_documents", modality), modality
 
     def set_budgets(self, z: int, query_z: int) -> SurrogateCodec:
-        """Set the budgets of documents and queries, and return this codec. No step is learned
-        again."""
+        """Set the budgets of documents and queries without fitting again, and return this codec."""
         for step in self.steps:
             if "query_z" in step.get_params(deep=False):
                 step.set_params(z=z, query_z=query_z)
         return self
 
     def encode_documents(self, embeddings: Embeddings) -> TermMatrix:
-        """Encode items to be indexed as a term matrix (n, n_terms)."""
+        """Encode items for the index as a term matrix (n, n_terms)."""
         return self._encode(embeddings, "encode_documents")
 
     def encode_queries(self, embeddings: Embeddings) -> TermMatrix:
         """Encode queries as a term matrix (n, n_terms)."""
         if self.n_terms and len(embeddings) == 1:
             code = self.query_code(embeddings.modality)
-            # This path checks the vector once instead of once per step.
+            # Validate the vector once instead of once per step.
             if code is not None and are_plain(embeddings.vectors, len(code.mean)):
                 return query_terms(code, embeddings.vectors)
         return self._encode(embeddings, "encode_queries")
 
     @property
     def query_budget(self) -> int | None:
-        """Return the number of terms that a dictionary keeps per query, for ``query_code``; None
-        for other codes."""
+        """Return the number of terms per query if the code is a dictionary, otherwise None."""
         last = self.steps[-1]
         return last.query_z if isinstance(last, Dictionary) else None
 
     def query_code(self, modality: Modality, growth: float = 1) -> QueryCode | None:
-        """Return the parameters by which a dictionary encodes float32 queries, with ``growth``
+        """Return the parameters with which a dictionary encodes float32 queries, with ``growth``
         times as many terms; None for other codes."""
         match self.steps:
             case [Dictionary() as last]:
@@ -160,7 +159,8 @@ class SurrogateCodec:
         return last.query_code(mean, growth)
 
     def config(self) -> dict[str, Any]:
-        """Return the step names, the step parameters and the number of terms, for JSON."""
+        """Return the names and parameters of the steps and the number of terms, in a form that JSON
+        can represent."""
         steps = [
             {"name": type(step).__name__, "params": step.get_params(deep=False)}
             for step in self.steps
@@ -168,7 +168,7 @@ class SurrogateCodec:
         return {"steps": steps, "n_terms": self.n_terms}
 
     def arrays(self) -> dict[str, Array]:
-        """Return the learned arrays of the steps, named ``number.name``."""
+        """Return the learned arrays of all steps, with names such as ``0.means_``."""
         learned = {
             f"{i}.{name}": getattr(step, name)
             for i, step in enumerate(self.steps)
@@ -183,8 +183,8 @@ class SurrogateCodec:
         config: Mapping[str, Any],
         arrays: Mapping[str, Array],
     ) -> SurrogateCodec:
-        """Restore a codec from its ``config()`` and ``arrays()``. Raises BocError for an unknown
-        step, an unsupported code, a missing array, or a damaged config."""
+        """Restore a codec from its ``config()`` and ``arrays()``. Raises BocError if a step is
+        unknown, the code is not supported, an array is missing, or the configuration is damaged."""
         try:
             codec = cls([_restore_step(**entry) for entry in config["steps"]])
             for i, (step, width) in enumerate(zip(codec.steps, arrays["widths"], strict=True)):
@@ -196,12 +196,12 @@ class SurrogateCodec:
                             f"codec array {i}.{name} of {type(step).__name__} is missing; rebuild "
                             "the index",
                         )
-                    # Slicing a plain array is faster than slicing a memory map.
+                    # Plain arrays can be sliced faster than memory maps.
                     setattr(step, name, np.asarray(array))
             for name, array in arrays.items():
                 if not are_moderate(array):
                     raise ValueError(
-                        f"the numbers of its array {name} are infinite, NaN, or too large",
+                        f"the array {name} contains infinite, NaN or too large values",
                     )
             codec.n_terms = int(config["n_terms"])
             codec._try()
@@ -212,8 +212,8 @@ class SurrogateCodec:
         return codec
 
     def _try(self) -> None:
-        """Encode one vector as a trial. Raises ValueError or another error if steps and arrays do
-        not match."""
+        """Encode a vector as a test. Raises an exception, such as ValueError, if steps and arrays
+        do not match."""
         row = np.ones((1, self.steps[0].n_features_in_), np.float32)
         concepts = Ragged(row, np.array([0, 1]))
         for modality in MODALITIES:
@@ -225,7 +225,7 @@ class SurrogateCodec:
             )
             terms = self._encode(sample, "encode_queries")
             if terms.shape != (1, self.n_terms):
-                raise ValueError(f"it makes {terms.shape[1]} terms instead of {self.n_terms}")
+                raise ValueError(f"the code has {terms.shape[1]} terms instead of {self.n_terms}")
 
     def _encode(self, embeddings: Embeddings, side: str) -> TermMatrix:
         if not self.n_terms:
@@ -245,35 +245,36 @@ class SurrogateCodec:
         if rows.shape[1] != width:
             raise BocError(
                 f"vectors of dimension {rows.shape[1]} for a code of dimension {width}; "
-                "use the encoder that the index was made with",
+                "use the encoder that the index was built with",
             )
         modality = embeddings.modality
         return stack_rows([_apply(self.steps, block, side, modality) for block in blocks])
 
 
 def _restore_step(name: str, params: Mapping[str, Any]) -> Step:
-    """Make a step from its stored parameters. Raises BocError for a step, parameter or value that
-    this version does not support."""
+    """Create a step from its stored parameters. Raises BocError if this version of boc does not
+    support the step, a parameter or a value."""
     if name not in STEPS:
         raise BocError(f"unknown codec step {name!r} (known: {', '.join(STEPS)}); upgrade boc")
     step = STEPS[name](**current(name, params))
     for parameter, choices in step.choices.items():
         if getattr(step, parameter) not in choices:
             raise BocError(
-                f"{parameter}={getattr(step, parameter)} of {name} is unknown to this boc; "
-                f"{REMADE}",
+                f"this version of boc does not know {parameter}={getattr(step, parameter)} of "
+                f"{name}; {REMADE}",
             )
     return step
 
 
 def current(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a step's parameters without retired ones. Raises BocError if a retired parameter has
-    an unsupported value."""
+    """Return the parameters of a step without retired parameters. Raises BocError if a retired
+    parameter has an unsupported value."""
     retired = STEPS[name].retired
     for parameter, value in retired.items():
         if params.get(parameter, value) != value:
             raise BocError(
-                f"{parameter}={params[parameter]} of {name} is unknown to this boc; {REMADE}",
+                f"this version of boc does not know {parameter}={params[parameter]} of {name}; "
+                f"{REMADE}",
             )
     return {parameter: value for parameter, value in params.items() if parameter not in retired}
 

@@ -1,4 +1,4 @@
-"""Dictionary code, in which the terms of a global vector are its nearest centroids."""
+"""Encode global vectors by their nearest centroids (dictionary code)."""
 
 from __future__ import annotations
 
@@ -23,51 +23,53 @@ from boc.vectors import FLOAT32, Array, Floats, Int32s, Ints, batches, unit_rows
 
 MOST_TERMS = 1 << 18
 MOST_PER_DOCUMENT = 16
-MOST = 2**31  # largest number of terms per query
-FEWEST_CELLS = 16  # smallest number of cells searched per query; fewer miss nearest centroids
-# cells searched per query term; more terms with fewer cells read less memory
+MOST = 2**31  # maximum number of terms per query
+FEWEST_CELLS = (
+    16  # minimum number of cells searched per query; with fewer cells, nearest centroids are missed
+)
+# Cells searched per query term. Using more terms and fewer cells reads less memory.
 CELLS = 0.5
-DOCUMENT_CELLS = 12  # cells searched per document; more do not improve its terms
+DOCUMENT_CELLS = 12  # cells searched per document; more cells do not improve the terms
 CHOICE = 4  # candidate centroids per document term
 ROWS = 2048  # documents encoded at a time; each needs (CHOICE * z) ** 2 products of candidates
 ROWS_PER_TERM = 12
-RIDGE = 1e-4  # keeps the weights of nearly equal centroids finite
+RIDGE = 1e-4  # keeps weights finite if centroids are nearly equal
 
 
 class Dictionary(Step):
-    """Bag of Concepts over global vectors of unit length, with V centroids as the vocabulary.
+    """Bag of Concepts over global vectors, with a vocabulary of V centroids.
 
     Orthogonal matching pursuit (Pati et al., Asilomar 1993) approximates a document by a weighted
     sum of ``z`` of its ``4 z`` nearest centroids: first the nearest centroid, then the centroid
-    most similar to the residual, with least-squares weights. The second centroid covers the part
-    that the first misses, as in SOAR (Sun et al., NeurIPS 2023), and the score sum_c w_c (q.c)
+    most similar to the residual, with least-squares weights. The second centroid compensates for
+    the error of the first, as in SOAR (Sun et al., NeurIPS 2023), and the score sum_c w_c (q.c)
     estimates q.d. The terms of a query are its ``query_z`` nearest centroids, weighted by exp((s -
     s_max) / temperature), where s is the cosine.
 
-    Learn the vocabulary from vectors similar to the indexed vectors and the queries, from both
-    modalities if both are used. A query then reads about a hundredth of the postings that signed
-    components (``CReLU``) need for the same recall.
+    The vocabulary should be learned from vectors that resemble the indexed vectors and the queries,
+    in both modalities if both are used. For the same recall, a query then reads about a hundredth
+    of the postings that signed components (``CReLU``) need.
 
     Parameters
     ----------
     terms : int or None, default=None
         Vocabulary size V, 1 to 262,144; None means ``vocabulary_size`` for n items (see ``fit``).
-        Fewer terms are learned if the rows have fewer distinct directions.
+        The vocabulary is smaller if the rows have fewer distinct directions.
     z : int, default=2
-        Number of terms kept per document, 1 to 16 and at most V.
+        Number of terms per document, 1 to 16 and at most V.
     query_z : int, default=64
-        Number of terms kept per query, at least 1 and at most V.
+        Number of terms per query, at least 1 and at most V.
     temperature : float, default=0.1
-        Positive number; a lower value gives the nearest centroids more weight.
+        Positive number; lower values give the nearest centroids more weight.
     bits : int, default=6
-        Number of bits, 1 to 15; frequencies range from 1 to 2**bits - 1.
+        Number of bits per frequency, 1 to 15; frequencies range from 1 to 2**bits - 1.
     seed : int, default=0
         Random seed; the same seed and rows give the same vocabulary.
 
     Attributes
     ----------
     centroids_, scales_ : ndarray of int8 (V, d), of float32 (V,)
-        Directions, ordered by cells; a row times its scale has unit length.
+        Centroids, ordered by cell; a row times its scale has unit length.
     heads_, head_scales_, starts_ : ndarray of int8 (m, d), of float32 (m,), of int64 (m + 1,)
         The cells, see ``boc.clustering.cell_index.Centroids``.
 
@@ -80,7 +82,7 @@ class Dictionary(Step):
     [[0, 0, 15], [15, 0, 0], [0, 15, 0]]
     """
 
-    rows_together = 2 * ROWS  # a large batch reads the vocabulary once
+    rows_together = 2 * ROWS  # a large batch reads the vocabulary only once
     learned = (
         "centroids_",
         "scales_",
@@ -107,24 +109,24 @@ class Dictionary(Step):
         self.seed = seed
 
     def sample_rows(self, n_items: int) -> int:
-        """Return 12 rows per centroid. With a million items, 8 rows lose half a percent of recall,
-        and 16 gain only a fraction of half a percent."""
+        """Return 12 rows per centroid. With a million items, 8 rows reduce recall by half a
+        percent, and 16 rows increase recall by less than half a percent."""
         return ROWS_PER_TERM * self.terms_at(n_items)
 
     def terms_at(self, n_items: int) -> int:
         return self.terms or vocabulary_size(n_items)
 
     def fit(self, X: Array, y: object = None) -> Dictionary:
-        """Learn the vocabulary from ``X`` (n, d). Raises ValueError for a parameter out of
+        """Learn the vocabulary from ``X`` (n, d). Raises ValueError if a parameter is out of
         range."""
         X = self._validate(X, reset=True)
         return self._learn(Directions(*rounded(X)), len(X))
 
     def fit_blocks(self, blocks: Blocks, n_items: int | None) -> Dictionary:
-        """Learn the vocabulary from a sample of a collection of ``n_items`` (default: the sample
-        itself).
+        """Learn the vocabulary from a sample of a collection of ``n_items`` (default: the size of
+        the sample).
 
-        Memory contains the sample once, in 8 bits.
+        The sample is kept in memory once, with 8 bits per component.
         """
         sample = None
         done = 0
@@ -142,7 +144,7 @@ class Dictionary(Step):
         return self._learn(sample, n_items or len(sample))
 
     def _check(self) -> None:
-        """Raise ValueError for a parameter out of its range."""
+        """Raise ValueError if a parameter is out of range."""
         limits = {"terms": MOST_TERMS, "z": MOST_PER_DOCUMENT, "query_z": MOST, "bits": 15}
         for name, most in limits.items():
             value = getattr(self, name)
@@ -159,20 +161,20 @@ class Dictionary(Step):
         return self
 
     def transform(self, X: Array) -> sparse.csr_array:
-        """Encode documents, X (n, d) -> int32 csr (n, V), with ``z`` terms per row; a zero row has
+        """Encode documents, X (n, d) -> int32 csr (n, V), with ``z`` terms per row. Zero rows have
         no terms."""
         blocks = batches(self._directions(X), ROWS)
         return stack_rows([self._document_terms(block) for block in blocks])
 
     def encode_queries(self, X: Array, modality: Modality) -> sparse.csr_array:
-        """Encode queries, X (n, d) -> int32 csr (n, V), with ``query_z`` terms per row; a zero row
-        has no terms."""
+        """Encode queries, X (n, d) -> int32 csr (n, V), with ``query_z`` terms per row. Zero rows
+        have no terms."""
         code = self.query_code(np.zeros(self.n_features_in_, np.float32))
         return query_terms(code, self._directions(X))
 
     def query_code(self, mean: Floats, growth: float = 1) -> QueryCode:
-        """Return the parameters by which ``encode_queries`` encodes float32 rows minus ``mean``,
-        with ``growth`` times as many terms."""
+        """Return the parameters with which ``encode_queries`` encodes float32 rows after
+        subtracting ``mean``, with ``growth`` times as many terms."""
         self._check()
         query_z = round(growth * self.query_z)
         z, cells = self._centroids.within(query_z, max(FEWEST_CELLS, round(CELLS * query_z)))
@@ -188,7 +190,7 @@ class Dictionary(Step):
     def _directions(self, X: Array) -> Floats:
         X = self._validate(X, reset=False)
         if X.dtype != FLOAT32:
-            # Rows are scaled before the conversion to float32, which could otherwise overflow.
+            # Scale rows before converting them to float32, because large values would overflow.
             X = unit_rows(X)
         return X
 
@@ -233,7 +235,7 @@ def dictionary_steps(
     bits: int = 6,
     seed: int = 0,
 ) -> list[Step]:
-    """Return the steps of the code, centring and dictionary."""
+    """Return the steps of a dictionary code: ``Center`` (optional) and ``Dictionary``."""
     dictionary = Dictionary(
         terms,
         z,
@@ -245,15 +247,15 @@ def dictionary_steps(
 
 
 def vocabulary_size(n: int) -> int:
-    """Return the number of terms for n items, between 1 and 262,144. It is the power of two near n
-    / 12, at most 50 sqrt(n); up to 2,048 terms, it is the power of two near n / 4."""
+    """Return the number of terms for n items: the power of two near n / 12, at most 50 sqrt(n),
+    between 1 and 262,144. Up to 2,048 terms, the result is the power of two near n / 4."""
     near = max(min(n / 4, ONE_CELL_CENTROIDS), min(n / 12, 50 * n**0.5))
     return int(min(MOST_TERMS, 2 ** round(np.log2(max(1, near)))))
 
 
 def query_terms(code: QueryCode, X: Floats) -> sparse.csr_array:
-    """Return the terms of queries ``X`` float32 (n, d) as int32 csr (n, V). A row equal to ``mean``
-    has no terms."""
+    """Encode queries ``X`` float32 (n, d) as int32 csr (n, V). Rows equal to ``mean`` have no
+    terms."""
     rows = X - code.mean
     centroids = Centroids.of_arrays(*code.centroids)
     numbers, cosines = centroids.nearest(rows, code.z, code.cells)
@@ -274,8 +276,8 @@ def _term_rows(
     numbers: Ints,
     n_terms: int,
 ) -> sparse.csr_array:
-    """Return a term matrix with the ``frequencies`` of the terms ``numbers``, both (n, z). Zero
-    rows of ``rows`` (n, d) have no terms."""
+    """Build a term matrix from the ``frequencies`` of the terms ``numbers``, both (n, z). Zero rows
+    in ``rows`` (n, d) have no terms."""
     terms = terms_of(frequencies, numbers.astype(np.int32), n_terms)
     terms.data *= np.repeat(rows.any(axis=1), numbers.shape[1])
     terms.eliminate_zeros()
@@ -287,10 +289,11 @@ def quantized(
     top: int,
     temperature: float = 0,
 ) -> Int32s:
-    """Return ``weights`` (n, z) times ``top``, rounded to integers from 1 to ``top``, with halves
-    rounded to even.
+    """Multiply ``weights`` (n, z) by ``top`` and round the products to integers from 1 to ``top``,
+    with halves rounded to even.
 
-    With a ``temperature``, exp((w - row maximum) / temperature) replaces each weight w.
+    If ``temperature`` is not 0, each weight w is first replaced by exp((w - row maximum) /
+    temperature).
     """
     exact = weights.astype(np.float64)
     if temperature:
@@ -303,13 +306,13 @@ def pursuit(
     products: Callable[[Ints], Floats],
     z: int,
 ) -> tuple[Ints, Floats]:
-    """Approximate each row by a weighted sum of ``z`` of its ``m`` candidate unit vectors, using
+    """Approximate each row by a weighted sum of ``z`` of its ``m`` candidate unit vectors with
     orthogonal matching pursuit.
 
-    ``dots`` (n, m) are the dot products of rows and candidates. ``products`` takes one candidate
-    number per row (n,) and returns the candidate's dot products (n, m) with all candidates of the
-    row. The vectors themselves are not needed (Rubinstein et al., Technion CS-2008-08). Returns the
-    chosen candidates (n, z), in order, and their weights.
+    ``dots`` (n, m) are the dot products of rows and candidates. ``products`` accepts one candidate
+    number per row (n,) and returns the dot products (n, m) of this candidate with all candidates of
+    the row. The vectors themselves are not needed (Rubinstein et al., Technion CS-2008-08). Returns
+    the chosen candidates (n, z), in order of selection, and their weights.
     """
     chosen = dots.argmax(axis=1)[:, None]
     among = products(chosen[:, 0])[:, None]

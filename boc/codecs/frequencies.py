@@ -12,12 +12,12 @@ from boc.codecs.base import SparseStep, as_rows, frequencies, one_row, stack_row
 from boc.types import Modality, TermMatrix
 from boc.vectors import Array, Int32s
 
-BLOCK = 4096  # rows processed at a time, to keep temporary arrays small
+BLOCK = 4096  # rows per block, which limits the size of temporary arrays
 
 
 def largest(X: Array, z: int) -> Int32s:
-    """Return the columns (n, z), ascending, of the largest entries in each row of ``X`` (n, d).
-    Ties go to the lower column."""
+    """Return the columns (n, z) of the ``z`` largest entries in each row of ``X`` (n, d), in
+    ascending order. Ties are resolved in favour of lower columns."""
     n, width = X.shape
     if z == width:
         columns = np.arange(width, dtype=np.int32)
@@ -25,7 +25,7 @@ def largest(X: Array, z: int) -> Int32s:
     least = width - z
     kth = np.partition(X, least, axis=1)[:, least, None]
     mask = kth <= X
-    # If entries tie with the k-th best, the last ones are dropped.
+    # If several entries equal the smallest selected entry, drop the last of them.
     for row in np.flatnonzero(mask.sum(axis=1) > z):
         equal = np.flatnonzero(X[row] == kth[row])
         mask[row, equal[z - np.count_nonzero(mask[row]) :]] = False
@@ -33,19 +33,20 @@ def largest(X: Array, z: int) -> Int32s:
 
 
 class TopZ(SparseStep):
-    """Keep the ``z`` largest positive components of each row; the others become zero (BoC, section
-    III-A).
+    """Keep the ``z`` largest positive components of each row and set the others to zero (BoC,
+    section III-A).
 
-    The two budgets differ because a document term costs bytes, whereas a query term costs time.
-    Recall depends roughly on the product of the budgets, so few terms per document and many per
-    query reach the same recall at lower cost.
+    There are two budgets because document terms need space, whereas query terms need time. Recall
+    depends roughly on the product of the budgets, so a few terms per document and many terms per
+    query reach the same recall at a lower cost.
 
     Parameters
     ----------
     z : int or None, default=None
-        Number of terms kept per document, 1 <= z <= n_features; None keeps all positive components.
+        Number of terms to keep per document, 1 <= z <= n_features; None keeps all positive
+        components.
     query_z : int or None, default=None
-        Number of terms kept per query; None means ``z``.
+        Number of terms to keep per query; None means ``z``.
     """
 
     def __init__(
@@ -57,7 +58,8 @@ class TopZ(SparseStep):
         self.query_z = query_z
 
     def fit(self, X: Any, y: object = None) -> TopZ:
-        """Check the budgets against the width of ``X``. The ValueError names both."""
+        """Check the budgets. Raises ValueError if a budget exceeds the number of columns of
+        ``X``."""
         width = self._validate(X, reset=True).shape[1]
         for name, z in (("z", self.z), ("query_z", self.query_z)):
             if z is not None and not 1 <= z <= width:
@@ -67,8 +69,8 @@ class TopZ(SparseStep):
         return self
 
     def transform(self, X: Any) -> sparse.csr_array:
-        """Keep the largest entries, X (n, d) -> float32 csr (n, d), at most ``z`` positive entries
-        per row."""
+        """Keep the largest entries, X (n, d) -> float32 csr (n, d), with at most ``z`` positive
+        entries per row."""
         return self._keep(X, self.z)
 
     def encode_queries(self, X: Any, modality: Modality) -> sparse.csr_array:
@@ -82,8 +84,8 @@ class TopZ(SparseStep):
 
 
 def keep_block(X: Any, z: int) -> sparse.csr_array:
-    """Return the ``z`` largest positive components in each row of ``X`` (n, d) as float32 csr (n,
-    d)."""
+    """Keep the ``z`` largest positive components in each row of ``X`` (n, d), and return them as
+    float32 csr (n, d)."""
     block = X
     if sparse.issparse(X):
         block = X.toarray()
@@ -98,8 +100,8 @@ def keep_block(X: Any, z: int) -> sparse.csr_array:
 
 
 def heaviest(terms: TermMatrix, z: int) -> TermMatrix:
-    """Return the z largest frequencies in each row of ``terms`` (n, V). Ties go to the lower
-    term."""
+    """Keep the ``z`` largest frequencies in each row of ``terms`` (n, V). Ties are resolved in
+    favour of lower terms."""
     row = np.repeat(np.arange(terms.shape[0]), np.diff(terms.indptr))
     # Entries are sorted within each row.
     order = np.lexsort((terms.indices, -terms.data, row))
@@ -110,12 +112,11 @@ def heaviest(terms: TermMatrix, z: int) -> TermMatrix:
 
 
 class UnitNorm(SparseStep):
-    """Scale each row to unit Euclidean length, so that the dot product of two codes is their
+    """Scale each row to unit Euclidean length, so that the dot product of two codes equals their
     cosine.
 
-    The papers compare codes by cosine, whereas an inverted index compares by dot product; this step
-    makes both equal. After ``TopZ`` it compensates for the dropped terms' share of a vector. Zero
-    rows stay zero.
+    The papers compare codes by cosine, whereas an inverted index computes dot products; with this
+    step, both agree. After ``TopZ``, the step compensates for dropped terms. Zero rows stay zero.
     """
 
     def transform(self, X: Any) -> sparse.csr_array:
@@ -134,8 +135,8 @@ class ScalarQuantizer(SparseStep):
     """Scalar quantisation, tf = floor(scale * v), of non-negative components (BoC, section III-A;
     Amato et al., Large-scale Instance-level Image Retrieval, IP&M 2019).
 
-    A frequency cannot be negative. A c-ReLU before this step turns a component into two terms, one
-    per sign.
+    Frequencies cannot be negative. To encode negative components, put a ``CReLU`` before this step,
+    which converts each component to two terms, one per sign.
 
     Parameters
     ----------
@@ -166,11 +167,11 @@ class ScalarQuantizer(SparseStep):
 
 
 class BitQuantizer(SparseStep):
-    """Quantisation to frequencies of a few bits, for a small index: tf = ceil((2**bits - 1) * v /
-    peak), at most 2**bits - 1.
+    """Quantise components to a few bits, which reduces the size of the index: tf = ceil((2**bits -
+    1) * v / peak), at most 2**bits - 1.
 
-    A positive component always keeps its term (frequency at least 1), so every term selected by
-    ``TopZ`` is used; ``bits=1`` is binary.
+    Positive components have a frequency of at least 1, so every term selected by ``TopZ`` is kept.
+    With ``bits=1``, all frequencies are 1.
 
     Parameters
     ----------
@@ -180,7 +181,7 @@ class BitQuantizer(SparseStep):
     Attributes
     ----------
     peak_ : ndarray of float32 (1,)
-        Largest component seen by ``fit``; larger components are clipped to it.
+        Maximum component seen by ``fit``; larger components are clipped to this value.
     """
 
     learned = ("peak_",)
@@ -189,14 +190,14 @@ class BitQuantizer(SparseStep):
         self.bits = bits
 
     def fit(self, X: Any, y: object = None) -> BitQuantizer:
-        """Learn the peak of ``X``."""
+        """Learn the maximum component of ``X``."""
         self._top()
         rows = as_rows(self._validate(X, reset=True))
         self.peak_ = np.array([rows.data.max(initial=0)], dtype=np.float32)
         return self
 
     def transform(self, X: Any) -> sparse.csr_array:
-        """Quantize X (n, d) -> int32 csr (n, d), values 1 ... 2**bits - 1."""
+        """Quantize X (n, d) -> int32 csr (n, d), with values from 1 to 2**bits - 1."""
         rows = as_rows(self._validate(X, reset=False))
         top = self._top()
         peak = float(self.peak_[0]) or 1.0
@@ -204,24 +205,24 @@ class BitQuantizer(SparseStep):
         return frequencies(np.minimum(whole, top), rows)
 
     def _top(self) -> int:
-        """Return the largest frequency. Raises ValueError if ``bits`` is out of range."""
+        """Return the maximum frequency. Raises ValueError if ``bits`` is out of range."""
         if not 1 <= self.bits <= 15:
             raise ValueError(f"bits must be between 1 and 15, got {self.bits}")
         return int(2**self.bits - 1)
 
 
 class DeepPermutation(SparseStep):
-    """Frequencies by rank, tf_j = m - rank_j, where rank 0 is the largest of the row's m
-    components. Ties go to the lower index.
+    """Frequencies by rank, tf_j = m - rank_j, where rank 0 is the largest of the m components of a
+    row. Ties are resolved in favour of lower indices.
 
-    A dense row ranks all components, a sparse row ranks its stored components. Rows with the same m
-    have the same length, so the dot product gives the same order as the cosine and Spearman's rho
+    In dense rows, all components are ranked; in sparse rows, only the stored components. Codes with
+    the same m have the same length, so dot product, cosine and Spearman's rho give the same order
     (BoC, eq. 1; Amato et al., Deep Permutations, SISAP 2016).
 
-    The order of the steps defines a sparse permutation. After ``TopZ(z)``, the kept components are
-    ranked among themselves, z ... 1: the truncated permutation. The paper prints the reverse order
-    (section III-A): all 2d components are ranked after c-ReLU, and ``TopZ(z)`` keeps the highest
-    ranks, 2d ... 2d - z + 1, which are nearly equal for small z.
+    The result depends on the order of the steps. After ``TopZ(z)``, only the kept components are
+    ranked, with frequencies z ... 1 (truncated permutation). In the paper (section III-A), all 2d
+    components are ranked after c-ReLU, and ``TopZ(z)`` keeps the highest frequencies, 2d ... 2d - z
+    + 1, which are nearly equal for small z.
 
     Examples
     --------
@@ -237,14 +238,14 @@ class DeepPermutation(SparseStep):
         X = self._validate(X, reset=False)
         n, d = X.shape
         if not sparse.issparse(X):
-            # Every component is stored, including zeros.
+            # Store all components, including zeros.
             columns = np.tile(np.arange(d), n)
             X = X.ravel(), columns, np.arange(n + 1) * d
         rows = sparse.csr_array(X, shape=(n, d))
         rows.sort_indices()
         lengths = np.diff(rows.indptr)
         row_of = np.repeat(np.arange(n), lengths)
-        # lexsort is stable: equal values stay in the order of their columns.
+        # lexsort is stable, so equal values stay in column order.
         order = np.lexsort((-rows.data, row_of))
         ranks = np.repeat(rows.indptr[1:], lengths) - np.arange(len(order))
         values = np.empty_like(ranks)

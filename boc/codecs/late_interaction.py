@@ -1,5 +1,5 @@
-"""Late interaction on posting lists. The dot product of two codes is TERAN's MrSw with each word
-replaced by its nearest centroid.
+"""Approximate late interaction with an inverted index. The dot product of two codes is the MrSw
+score of TERAN, with each word replaced by its nearest centroid.
 
 MrSw (Messina et al., Fine-grained Visual Textual Alignment, ACM TOMM 2021, eq. 3) sums, over the
 words of a sentence, the cosine between a word and its nearest region. If c_k are word centroids,
@@ -10,10 +10,10 @@ the centroids::
     sentence   h[k] = number of its words whose nearest centroid is c_k
     h . s      = sum over the words w of max over the regions v of cos(v, c_k(w))
 
-Every posting list would contain all pictures. Therefore s[k] is measured from a threshold t_k,
-which ``density`` percent of the pictures exceed; a smaller s[k] counts as t_k and is not stored.
-For a given sentence, the thresholds add a constant to the scores of all pictures, so the order of
-the pictures is by max(s[k], t_k) instead of s[k].
+With these codes, every posting list would contain all pictures. Therefore, the index stores only
+the amount by which s[k] exceeds a threshold t_k, which ``density`` percent of the pictures exceed.
+The scores of all pictures for a sentence then differ by a constant from the scores with max(s[k],
+t_k) in place of s[k].
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ from boc.codecs.base import ConceptStep, labels_of, reduce_sets, stack_rows
 from boc.types import Modality, Ragged
 from boc.vectors import Floats, unit_rows
 
-TOP = 127  # frequency per unit of cosine; the widest range, two units, fits into 8 bits
+TOP = 127  # frequency per unit of cosine; the maximum range of two units fits into 8 bits
 ROUNDS = 12  # rounds of k-means
-CROWD = 64  # largest number of words per centroid in training
+CROWD = 64  # maximum number of words per centroid in training
 CELLS = 1 << 22  # cosines computed at a time
 
 
 class LateInteraction(ConceptStep):
     """Encode pictures as thresholded similarities to word centroids, and sentences as histograms
-    over the centroids.
+    over these centroids.
 
     Parameters
     ----------
     terms : int, default=1024
-        Number of centroids; fewer if there are fewer words.
+        Maximum number of centroids; there are fewer if the sample contains fewer words.
     density : int, default=20
-        Percentage of pictures that have a term, 1 to 100.
+        Percentage of the pictures that contain a given term, 1 to 100.
     seed : int, default=0
-        Seed of the clustering.
+        Random seed for the clustering.
 
     Attributes
     ----------
     centroids_ : ndarray of float32 (p, d)
         Unit vectors.
     labels_ : ndarray of str (m,)
-        Labels seen by ``fit``. Without labels, sentences are encoded like pictures.
+        Labels seen by ``fit``. Without labels, sentences are encoded in the same way as pictures.
     thresholds_ : ndarray of float32 (p,)
 
     Examples
@@ -83,17 +83,17 @@ class LateInteraction(ConceptStep):
 
     def fit(self, X: Any, y: Any = None) -> LateInteraction:
         """Learn centroids from the sets labelled "text" in ``y``, and thresholds from the sets
-        labelled "image". All sets are used in place of a label that is missing."""
+        labelled "image". If a label is missing, all sets are used in its place."""
         if self.terms < 1:
             raise ValueError(f"terms must be at least 1, got {self.terms}")
         if not 1 <= self.density <= 100:
             raise ValueError(
-                f"density must be from 1 to 100 percent of the pictures, got {self.density}",
+                f"density must be between 1 and 100 percent of the pictures, got {self.density}",
             )
         sets = self._sets(X, reset=True)
         filled = np.diff(sets.offsets) > 0
         if not filled.any():
-            raise ValueError("0 concepts found, at least 1 is needed to learn a code")
+            raise ValueError("0 concepts in the sample; learning a code needs at least 1")
         labels = labels_of(y, len(sets))
 
         def labelled(modality: Modality) -> Ragged:
@@ -126,8 +126,7 @@ class LateInteraction(ConceptStep):
         return self.encode_documents(X, "image")
 
     def encode_documents(self, X: Any, modality: Modality) -> sparse.csr_array:
-        """Encode n sets -> int32 csr (n, p), as similarities for pictures and histograms for
-        sentences."""
+        """Encode n sets -> int32 csr (n, p): pictures as similarities, sentences as histograms."""
         X = self._sets(X)
         if modality == "text" and self.labels_.any():
             return self._histograms(X)
@@ -148,8 +147,8 @@ class LateInteraction(ConceptStep):
         return terms
 
     def _largest(self, X: Ragged) -> Iterator[Floats]:
-        """Yield the largest cosine between each set and each centroid, in blocks of float32 (n, p);
-        -1 for an empty set."""
+        """Yield the maximum cosine between each set and each centroid, in blocks of float32 (n, p);
+        -1 for empty sets."""
         for block in X.blocks(max(1, CELLS // len(self.centroids_))):
             cosines = unit_rows(block.values) @ self.centroids_.T
             yield reduce_sets(

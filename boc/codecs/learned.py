@@ -1,13 +1,14 @@
-"""Learned terms, computed by a sparse head over the rows of an item.
+"""Encode items by learned terms, which a sparse head computes from the rows of an item.
 
-The rows of an item are its global vector and its concepts, if any, all of unit length. Let w_k be
-the direction of term k, and t its threshold for rows of a modality and kind::
+The rows of an item are its global vector and, if present, its concepts, all of unit length. Let w_k
+be the direction of term k, and let t be the threshold of this term for rows of a given modality and
+kind::
 
     x[k] = log(1 + max(0, max over the rows r of the item of (w_k . r - t[modality, kind of r, k])))
 
-The formula follows SPLADE (Formal et al., SIGIR 2021): it takes a maximum over the rows and a
-logarithm, which limits the weight of single terms. Both modalities share the terms. One threshold
-per modality and kind replaces centring, since w . (r - m) equals w . r minus a constant.
+As in SPLADE (Formal et al., SIGIR 2021), a maximum over the rows is followed by a logarithm, which
+limits the weight of single terms. Both modalities share the terms. One threshold per modality and
+kind replaces centring, because w . (r - m) equals w . r minus a constant.
 ``encoders.training.learned_terms`` learns the terms from captions.
 """
 
@@ -30,28 +31,29 @@ if TYPE_CHECKING:
     from boc.clustering.codebook import Codebook
 
 CELLS = 1 << 22  # products computed at a time
-LEAST = 1e-3  # smallest margin above a threshold that counts as exceeding it
+LEAST = 1e-3  # minimum margin by which a product must exceed its threshold
 
 
 class LearnedTerms(BookTerms, ConceptStep):
-    """Encode rows as activations of learned terms, which both modalities share.
+    """Encode rows as activations of learned terms that both modalities share.
 
     Parameters
     ----------
     clusters : int
         Number of terms.
     z : int, default=32
-        Largest number of terms per document; the largest activations are kept.
+        Maximum number of terms per document; the largest activations are kept.
     query_z : int, default=32
-        Largest number of terms per query.
+        Maximum number of terms per query.
 
     Attributes
     ----------
     directions_ : ndarray of float32 (p, d)
     thresholds_ : ndarray of float32 (2, 2, p)
-        Thresholds by modality (pictures, sentences) and kind of row (global vector, concepts).
+        Thresholds for each modality (pictures, sentences) and kind of row (global vector,
+        concepts).
     term_labels_ : ndarray of uint8
-        Labels of the terms, packed by ``boc.labels``; empty without labels.
+        Labels of the terms, packed by ``boc.labels``; empty if there are no labels.
 
     Examples
     --------
@@ -75,7 +77,7 @@ class LearnedTerms(BookTerms, ConceptStep):
 
     @classmethod
     def from_codebook(cls, codebook: Codebook, **budgets: int) -> Self:
-        """Make a fitted step with the terms of ``codebook``, which must include thresholds."""
+        """Create a fitted step from ``codebook``, which must contain thresholds."""
         step = super().from_codebook(codebook, **budgets)
         take_codebook(
             step,
@@ -88,12 +90,12 @@ class LearnedTerms(BookTerms, ConceptStep):
         return step
 
     def read(self, embeddings: Embeddings) -> Ragged:
-        """Return the rows of each item, its global vector followed by its concepts, if any."""
+        """Return the rows of each item: its global vector, followed by its concepts if present."""
         return item_rows(embeddings)
 
     def transform(self, X: Any) -> sparse.csr_array:
-        """Encode n sets of rows -> float32 csr (n, p), with positive values; an empty set yields an
-        empty row."""
+        """Encode n sets of rows -> float32 csr (n, p), with positive values. Empty sets become
+        empty rows."""
         return self.encode_documents(X, "image")
 
     def encode_documents(self, X: Any, modality: Modality) -> sparse.csr_array:
@@ -103,8 +105,8 @@ class LearnedTerms(BookTerms, ConceptStep):
         return self._encode(X, modality, self.query_z)
 
     def _encode(self, X: Any, modality: Modality, z: int) -> sparse.csr_array:
-        """Encode n sets of rows -> float32 csr (n, p), with at most ``z`` values per row, all
-        positive."""
+        """Encode n sets of rows -> float32 csr (n, p), with at most ``z`` positive values per
+        row."""
         X = self._sets(X)
         thresholds = self.thresholds_[MODALITIES.index(modality)]
         p = len(self.directions_)
@@ -116,7 +118,8 @@ class LearnedTerms(BookTerms, ConceptStep):
 
 
 def item_rows(embeddings: Embeddings) -> Ragged:
-    """Return the rows of each item at unit length, its global vector followed by its concepts."""
+    """Return the rows of each item, scaled to unit length: its global vector, followed by its
+    concepts."""
     vectors = unit_rows(embeddings.vectors)
     concepts = embeddings.concepts
     if concepts is None:
@@ -131,8 +134,8 @@ def item_rows(embeddings: Embeddings) -> Ragged:
 
 
 def largest_products(rows: Ragged, directions: Floats, thresholds: Floats) -> Floats:
-    """Return, for each set and each direction (p, d), the largest product minus the threshold (2,
-    p), as float32 (n, p); -inf for an empty set."""
+    """Return the maximum of the products minus the thresholds (2, p) for each set and each
+    direction (p, d), as float32 (n, p); -inf for empty sets."""
     products: Floats = rows.values @ directions.T
     kinds = np.ones(len(products), np.int64)
     kinds[rows.offsets[:-1][np.diff(rows.offsets) > 0]] = 0

@@ -1,10 +1,11 @@
-"""Codes as values: a name with arguments that can be formatted as text and parsed from text.
+"""Represent codes as a name with arguments, and convert codes to and from text.
 
-The syntax is ``NAME[:Z][/QUERY_Z][(ARGUMENT=VALUE, ...)]``. ``Z`` and ``QUERY_Z`` are the arguments
-``z`` and ``query_z``. A value with blanks, quotes, parentheses, commas or equals signs is enclosed
-in single or double quotes; the same quotes inside the value are doubled.
+The syntax is ``NAME[:Z][/QUERY_Z][(ARGUMENT=VALUE, ...)]``, where ``Z`` and ``QUERY_Z`` are the
+arguments ``z`` and ``query_z``. Values that contain spaces, quotes, parentheses, commas or equals
+signs must be enclosed in single or double quotes; the same quotes inside the value are doubled.
 
-This module does not import numpy, so the command line can list, complete and check codes quickly.
+This module does not import NumPy, so that the command line can list, complete and check codes
+quickly.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ WHOLE = re.compile(
 
 @dataclass(frozen=True)
 class Whole:
-    """Rule for an argument that is an integer from ``least`` to ``most``."""
+    """Rule for an integer argument from ``least`` to ``most``."""
 
     least: int = 1
     most: int | None = None
@@ -65,7 +66,7 @@ class Whole:
 
 @dataclass(frozen=True)
 class OneOf:
-    """Rule for an argument that is one of several words, each with its value."""
+    """Rule for an argument that must be one of several words, each of which stands for a value."""
 
     values: Mapping[str, str | bool]
 
@@ -97,7 +98,7 @@ Rule: TypeAlias = Whole | OneOf | File
 
 @dataclass(frozen=True)
 class Kind:
-    """Kind of code, with a one-line description and rules for its arguments."""
+    """Kind of code, with a one-line description and the rules for its arguments."""
 
     about: str
     rules: Mapping[str, Rule]
@@ -111,40 +112,44 @@ SIMILARITY = OneOf({"inverse": "inverse", "deviation": "deviation"})
 AGGREGATE = OneOf({"sum": "sum", "max": "max"})
 CODES = {
     "scalar": Kind(
-        "components of the rotated vector, frequencies in proportion",
+        "components of the rotated vector, with proportional frequencies",
         {**NUMBERS, **PLAIN},
     ),
-    "bits": Kind("the same, frequencies of few bits", {**NUMBERS, "bits": Whole(1, 15)}),
-    "permutation": Kind("the same, frequencies by rank", {**NUMBERS, **PLAIN}),
+    "bits": Kind(
+        "same components, with frequencies of a few bits",
+        {**NUMBERS, "bits": Whole(1, 15)},
+    ),
+    "permutation": Kind("same components, with their ranks as frequencies", {**NUMBERS, **PLAIN}),
     "dictionary": Kind(
-        "nearest centroids of whole vectors, learned from the items",
+        "nearest centroids of global vectors, learned from the items",
         {"z": Whole(1, 16), "query_z": Whole(), **TERMS},
     ),
-    "hard": Kind("nearest centroid of each concept, counted", BOOK),
+    "hard": Kind("number of concepts nearest to each centroid", BOOK),
     "soft": Kind(
         "similarities of concepts to their nearest centroids",
         {**NUMBERS, **BOOK, "similarity": SIMILARITY, "aggregate": AGGREGATE},
     ),
     "words": Kind(
-        "words nearest to a picture, which can be searched as text",
+        "nearest words of a picture, which can be searched as text",
         {**NUMBERS, **BOOK},
     ),
-    "learned": Kind("terms learned from pictures and their captions", {**NUMBERS, **BOOK}),
+    "learned": Kind("terms learned from pictures and captions", {**NUMBERS, **BOOK}),
     "late": Kind(
-        "late interaction, by similarities of regions to centroids of words",
+        "late interaction, with similarities of regions to word centroids",
         {**TERMS, "density": Whole(1, 100)},
     ),
 }
 ARGUMENTS = {
-    "z": "terms per item [64; dictionary: 2; words: 32; learned: 8]; soft: per concept [all]",
-    "query_z": "terms per query [128; dictionary: 64; words, learned: 32]; soft: per concept [z]",
-    "terms": "centroids of the dictionary [by the number of items], or of words [1024]",
-    "density": "percent of the pictures that have a term [20]",
+    "z": "terms per item [64; dictionary: 2; words: 32; learned: 8]; soft: terms per concept [all]",
+    "query_z": "terms per query [128; dictionary: 64; words, learned: 32]; soft: terms per concept "
+    "[z]",
+    "terms": "number of centroids [dictionary: depends on the number of items; late: 1024]",
+    "density": "percentage of the pictures that contain a given term [20]",
     "bits": "bits per frequency [4]",
-    "plain": "true: neither centre nor rotate, as in the papers [false]",
-    "codebook": "file made by boc build-codebook; required",
-    "similarity": "of concept and centroid: inverse, or "
-    "deviation, over a rescaled codebook [inverse]",
+    "plain": "true: omit centring and rotation, as in the papers [false]",
+    "codebook": "file written by boc build-codebook; required",
+    "similarity": "similarity of concept and centroid: inverse, or deviation with a rescaled "
+    "codebook [inverse]",
     "aggregate": "sum or max over the concepts of an item [sum]",
 }
 """Meaning of each argument, with its default in brackets."""
@@ -152,11 +157,11 @@ ARGUMENTS = {
 
 @dataclass(frozen=True, repr=False)
 class Code:
-    """Code name with arguments; missing arguments take the code's defaults.
+    """Name of a code and its arguments. Missing arguments have the default values of the code.
 
-    ``CODES`` lists the arguments of each code; ``ARGUMENTS`` explains them. ``str`` and ``repr``
-    return text that ``parse_code`` reads. Raises BocError for an unknown name, an unknown argument,
-    or a value out of range.
+    ``CODES`` lists the arguments of each code, and ``ARGUMENTS`` describes them. ``str`` and
+    ``repr`` return text that ``parse_code`` accepts. Raises BocError if the name or an argument is
+    unknown, or if a value is out of range.
 
     Examples
     --------
@@ -183,13 +188,14 @@ class Code:
             rule = _rule(self.name, argument)
             if not rule.takes(value):
                 raise BocError(
-                    f"code {self.name}: {argument} must be {rule}, got {value!r}; correct it",
+                    f"code {self.name}: {argument} must be {rule}, got {value!r}; correct this "
+                    "value",
                     HELP,
                 )
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments that differ from their defaults, in field order."""
+        """Return the arguments that differ from their defaults, in the order of the fields."""
         return {
             field.name: value
             for field in fields(self)[1:]
@@ -224,15 +230,15 @@ class Code:
         return "codebook" in CODES[self.name].rules
 
     def load_codebook(self) -> Codebook | None:
-        """Read the codebook, or return None for a code without one. Raises BocError if the code
-        names no file, or if the file is not a codebook."""
+        """Read the codebook, or return None if the code does not need a codebook. Raises BocError
+        if the code does not name a file, or if the file is not a suitable codebook."""
         if not self.reads_codebook:
             return None
         kind = "concepts"
-        make = "make one with <boc build-codebook FEATURES -o FILE>"
+        make = "build one with <boc build-codebook FEATURES -o FILE>"
         if self.name in (*WORD_CODES, *LEARNED_CODES):
             kind = self.name
-            make = f"make one with <boc build-codebook FEATURES -o FILE --kind {kind}>"
+            make = f"build one with <boc build-codebook FEATURES -o FILE --kind {kind}>"
         if self.codebook is None:
             raise BocError(
                 f"code {self}: needs a codebook",
@@ -250,9 +256,9 @@ class Code:
         return book
 
     def budgets(self, dim: int) -> tuple[int, int]:
-        """Return the numbers of terms per item and per query that a component code keeps for
-        vectors of ``dim`` components. Default numbers are limited to twice ``dim``. Raises BocError
-        for larger numbers in the code."""
+        """Return the numbers of terms per item and per query for a component code and vectors of
+        ``dim`` components. Defaults are limited to 2 * ``dim``; larger numbers in the code raise
+        BocError."""
         terms = 2 * dim
         for argument, value in (("z", self.z), ("query_z", self.query_z)):
             if value is not None and value > terms:
@@ -264,10 +270,10 @@ class Code:
         return self.z or min(DEFAULT_Z, terms), self.query_z or query_z
 
     def codec(self, dim: int, codebook: Codebook | None = None) -> SurrogateCodec:
-        """Make an unfitted codec for vectors of ``dim`` components.
+        """Create an unfitted codec for vectors of ``dim`` components.
 
-        ``codebook`` replaces the file named in the code. Raises BocError for more terms than
-        ``dim`` allows.
+        ``codebook`` replaces the file named in the code. Raises BocError if the code has more terms
+        than ``dim`` allows.
         """
         from boc.codecs.codec import SurrogateCodec
         from boc.codecs.late_interaction import LateInteraction
@@ -302,7 +308,7 @@ class Code:
 def parse_code(text: str) -> Code:
     """Parse a code such as ``bits:32`` or ``soft(z=8, aggregate=max, codebook=book.npz)``.
 
-    The BocError names the fault, the known names, and the syntax.
+    Raises BocError with the error, the known names and the syntax.
     """
     match = WHOLE.fullmatch(text)
     if match is None:
@@ -311,7 +317,7 @@ def parse_code(text: str) -> Code:
     texts = {key: value for key, value in zip(BUDGETS, numbers, strict=True) if value is not None}
     for key, value in ARGUMENT.findall(inside or ""):
         if key in texts:
-            raise BocError(f"code {text!r}: {key} is given twice; {FORM}")
+            raise BocError(f"code {text!r}: {key} occurs twice; {FORM}")
         quote = value[0]
         if quote in "'\"":
             value = value[1:-1].replace(2 * quote, quote)
@@ -324,7 +330,7 @@ def parse_code(text: str) -> Code:
 def _check_name(name: str) -> None:
     if name not in CODES:
         raise BocError(
-            f"no code {name!r}{_suggest(name, CODES)}; known: {', '.join(CODES)}",
+            f"unknown code {name!r}{_suggest(name, CODES)}; known: {', '.join(CODES)}",
             HELP,
         )
 
@@ -335,9 +341,9 @@ def _rule(name: str, argument: str) -> Rule:
         owners = [other for other, kind in CODES.items() if argument in kind.rules]
         why = _suggest(argument, rules)
         if owners:
-            why = f" (it is for {', '.join(owners)})"
+            why = f" (only for {', '.join(owners)})"
         raise BocError(
-            f"code {name}: no argument {argument!r}{why}; {name} takes {', '.join(rules)}",
+            f"code {name}: unknown argument {argument!r}{why}; {name} accepts {', '.join(rules)}",
             HELP,
         )
     return rules[argument]
@@ -348,7 +354,7 @@ def _suggest(typed: str, known: Mapping[str, Any]) -> str:
     return f" (did you mean {near[0]}?)" if near else ""
 
 
-# each code with the step that distinguishes it from later codes, and with its arguments
+# The code of each characteristic step; the first step that occurs in a chain decides.
 CODE_OF_STEP = {
     "WordTerms": "words",
     "LearnedTerms": "learned",
@@ -363,11 +369,11 @@ CODE_OF_STEP = {
 
 
 def code_of(config: Mapping[str, Any]) -> Code | None:
-    """Return the code whose codec has this configuration, including budgets but not the codebook
-    file.
+    """Return the code whose codec has this configuration, with budgets but without the path of the
+    codebook.
 
-    ``config`` is the value of ``SurrogateCodec.config`` stored in a manifest. Returns None if no
-    code has exactly these steps.
+    ``config`` is the value of ``SurrogateCodec.config`` stored in a manifest. Returns None if these
+    steps do not correspond to a code.
     """
     import numpy as np
 
@@ -399,10 +405,10 @@ def code_of(config: Mapping[str, Any]) -> Code | None:
         codec = code.codec(max(code.z or 1, code.query_z or 1), book)
         stored = [(step["name"], current(step["name"], step["params"])) for step in config["steps"]]
     except (BocError, LookupError, TypeError, ValueError, MemoryError):
-        # Other people may have written the parameters.
+        # The stored parameters may not come from boc.
         return None
     steps = [(type(step).__name__, step.get_params()) for step in codec.steps]
-    # Parameters added later take their defaults.
+    # Parameters that were added later have their default values.
     known = dict(steps)
     completed = [(step, {**known.get(step, {}), **params}) for step, params in stored]
     return code if completed == steps else None

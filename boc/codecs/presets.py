@@ -20,7 +20,7 @@ from boc.names import GLOBAL_CODES
 if TYPE_CHECKING:
     from boc.clustering.codebook import Codebook
 
-WORD_BITS = 3  # few bits keep terms readable, and BM25 ranks better
+WORD_BITS = 3  # with few bits, terms stay readable and BM25 ranks better
 CONCEPT_SCALE = 1e5
 LEARNED_SCALE = 255  # frequencies fit into 8 bits
 
@@ -34,20 +34,20 @@ def global_code(
     bits: int = 4,
     terms: int | None = None,
 ) -> SurrogateCodec:
-    """Return a code over global vectors, not yet fitted: ``scalar``, ``bits``, ``permutation`` or
+    """Return an unfitted codec over global vectors: ``scalar``, ``bits``, ``permutation`` or
     ``dictionary``.
 
-    The chain is centring, rotation, c-ReLU, top-z, unit norm (except for ranks, whose norm is
-    constant), quantiser. A ``plain`` code omits centring and rotation, as in the papers. The BoC
-    paper (section III-A) reverses the last steps, which makes little difference
-    (``bench/paper/variants.py`` measures both orders).
+    The steps are centring, rotation, c-ReLU, top-z, unit norm (except for ``permutation``, whose
+    codes have a constant norm) and quantisation. A ``plain`` code omits centring and rotation, as
+    in the papers. The BoC paper (section III-A) reverses the last steps, which makes little
+    difference (``bench/paper/variants.py`` measures both orders).
 
-    The chain of ``dictionary`` is centring and a vocabulary of ``terms`` centroids. Its default
-    budgets are 2 terms per item and 64 per query; it ignores ``plain`` and ``bits``. Raises
-    BocError for an unknown code.
+    The steps of ``dictionary`` are centring and a vocabulary of ``terms`` centroids. The default
+    budgets are 2 terms per item and 64 terms per query; ``plain`` and ``bits`` are ignored. Raises
+    BocError if the code is unknown.
     """
     if code not in GLOBAL_CODES:
-        raise BocError(f"no code {code!r}; known: {', '.join(GLOBAL_CODES)}")
+        raise BocError(f"unknown code {code!r}; known: {', '.join(GLOBAL_CODES)}")
     if code == "dictionary":
         return SurrogateCodec(dictionary_steps(terms, z or 2, query_z or 64))
     chain = [] if plain else [Center(), RandomRotation()]
@@ -68,13 +68,12 @@ def concept_code(
     similarity: str = "inverse",
     aggregate: str = "sum",
 ) -> SurrogateCodec:
-    """Return a fitted code over concept sets: ``hard`` or ``soft`` assignment, unit norm, scalar
-    quantiser.
+    """Return a fitted codec over concept sets: ``hard`` or ``soft`` assignment, unit norm and
+    scalar quantisation.
 
-    The scale is 100 times the scale of global codes, because the components of a dense row are
-    nearly equal (0.03 +- 0.003 for 1,000 centroids), and a scale of 1,000 would resolve their
-    differences to only 6 levels. Raises BocError for another code, and ValueError for an option out
-    of range.
+    The scale is 100 times as large as for global codes, because the components of a dense row are
+    nearly equal (0.03 +- 0.003 for 1,000 centroids), so a scale of 1,000 would distinguish only 6
+    levels. Raises BocError if the code is unknown, and ValueError if an option is out of range.
     """
     step: HardAssignment | SoftAssignment
     if code == "soft":
@@ -86,10 +85,10 @@ def concept_code(
             aggregate=aggregate,
         )
     elif code != "hard":
-        raise BocError(f"no assignment {code!r}; known: hard, soft")
+        raise BocError(f"unknown assignment {code!r}; known: hard, soft")
     elif z is not None or query_z is not None:
         raise BocError(
-            "hard counts only the nearest centroid of each concept; leave out z and query_z",
+            "hard counts only the nearest centroid of each concept; omit z and query_z",
         )
     else:
         step = HardAssignment.from_codebook(codebook)
@@ -103,11 +102,11 @@ def book_code(
     z: int | None = None,
     query_z: int | None = None,
 ) -> SurrogateCodec:
-    """Return the code ``words`` or ``learned``, with at most ``z`` terms per item and ``query_z``
-    per query. The defaults are the budgets used in learning the terms, or 32.
+    """Return the codec ``words`` or ``learned``, with at most ``z`` terms per item and ``query_z``
+    per query. The defaults are the budgets with which the terms were learned, or 32.
 
-    Word frequencies range from 1 to 7, and fitting still learns the mean of the pictures.
-    Activations of learned terms are scaled to unit length.
+    For ``words``, frequencies range from 1 to 7, and ``fit`` must still learn the mean of the
+    pictures. For ``learned``, activations are scaled to unit length.
     """
     options = codebook.options
     budgets = {"z": z or options.get("z", 32), "query_z": query_z or options.get("query_z", 32)}
@@ -120,7 +119,7 @@ def book_code(
 
 
 def _complete(chain: list[Step]) -> list[Step]:
-    """Complete a chain that begins with a codebook step; the later steps learn only their width."""
+    """Fit the steps after the codebook step, which learn only their width."""
     for step in chain[1:]:
         step.fit(np.zeros((1, chain[0]._n_features_out), np.float32))
         step.frozen = True

@@ -1,6 +1,7 @@
-"""Steps that turn signed vectors into non-negative components: centring, rotation, and a rectifier.
+"""Steps that convert signed vectors to non-negative components: centring, rotation and
+rectification.
 
-A component code consists of Center, RandomRotation, CReLU, and the steps in
+A component code consists of Center, RandomRotation, CReLU and steps from
 ``boc.codecs.frequencies``.
 """
 
@@ -17,25 +18,25 @@ from boc.codecs.base import Blocks, Step, labels_of
 from boc.types import Modality
 from boc.vectors import Array, Doubles, Floats, batches, mean_of
 
-# largest squared distance from the mean caused by rounding, as a share of its squared length
+# maximum squared distance from the mean due to rounding, as a fraction of its squared length
 ALIKE = 1e-6
 BLOCK = 1024  # rows compared at a time
 
 
 class Center(Step):
-    """Subtract the mean vector of the item's modality.
+    """Subtract the mean vector of the modality.
 
     Pictures and sentences lie in two distant cones of the common space. Subtracting the mean of
-    each cone balances the components of a code, so a query reads fewer postings at the same recall.
-    Distances between items of one modality do not change. Dot products do change, so the final
-    order needs the original vectors (re-ranking).
+    each cone balances the components of a code, so that a query reads fewer postings for the same
+    recall. Distances between items of the same modality do not change, but dot products do, so hits
+    must be re-ranked by the original vectors.
 
     Attributes
     ----------
     labels_ : ndarray of str (m,)
-        Sorted modalities seen by ``fit`` (``y``, one label per row); one empty label without ``y``.
+        Sorted labels passed to ``fit`` as ``y``; a single empty label if ``y`` is None.
     means_ : ndarray of float32 (m, d)
-        Mean of each modality; zero if all rows of the modality are equal.
+        Mean for each label; zero if all rows with this label are equal.
 
     Examples
     --------
@@ -49,7 +50,7 @@ class Center(Step):
     learned: ClassVar[tuple[str, ...]] = ("labels_", "means_")
 
     def fit(self, X: Array, y: object = None) -> Center:
-        """Learn the mean of the rows of ``X`` (n, d) for each label of ``y`` (n,)."""
+        """Learn the mean of the rows of ``X`` (n, d) for each label in ``y`` (n,)."""
         X = self._validate(X, reset=True)
         labels = labels_of(y, len(X))
         if labels.shape != (len(X),):
@@ -66,15 +67,15 @@ class Center(Step):
         return self._learn(Blocks(len(blocks), validated))
 
     def _learn(self, blocks: Blocks) -> Center:
-        """Compute the means in one pass over the blocks. A second pass ends as soon as every
-        modality is known to have unequal rows."""
+        """Compute the means in one pass over the blocks. A second pass, which checks whether all
+        rows of a modality are equal, ends early if they are not."""
         sums: dict[str, Doubles] = {}
         counts = Counter[str]()
         for X, label in blocks:
             sums[label] = sums.get(label, 0) + X.sum(axis=0, dtype=np.float64)
             counts[label] += len(X)
         means = {label: sums[label] / counts[label] for label in sorted(sums)}
-        # If all rows are equal, centring would turn them into zeros.
+        # Centring would set all rows to zero if they are equal.
         alike = set(means)
         for X, label in blocks:
             if label in alike and _differ(X, means[label]):
@@ -92,8 +93,8 @@ class Center(Step):
         X: Array,
         modality: str | None = None,
     ) -> Floats:
-        """Centre X (n, d) -> float32 (n, d). Rows of a modality that ``fit`` did not see are
-        centred by the mean of the means."""
+        """Centre X (n, d) -> float32 (n, d). For a modality that ``fit`` did not see, subtract the
+        mean of the means."""
         X = self._validate(X, reset=False)
         return X.astype(np.float32, copy=False) - self.mean(modality)
 
@@ -106,9 +107,9 @@ class Center(Step):
 
 
 def _differ(rows: Array, mean: Doubles) -> bool:
-    """Return whether any row differs from the mean."""
+    """Return whether at least one row differs from the mean."""
     least = ALIKE * np.square(mean).sum()
-    # The first block usually decides.
+    # The first block usually contains such a row.
     for block in batches(rows, BLOCK):
         squares = np.square(block - mean).sum(axis=1)
         if squares.max() > least:
@@ -119,8 +120,8 @@ def _differ(rows: Array, mean: Doubles) -> bool:
 class RandomRotation(Step):
     """Multiply by a random orthogonal matrix.
 
-    Dot products do not change. The rotation spreads a vector's energy evenly over its components,
-    so no posting list grows much longer than the others, and component ranks carry equal weight.
+    Dot products do not change. The rotation distributes the energy of a vector evenly over its
+    components, so that posting lists have similar lengths and components have equal weights.
 
     Parameters
     ----------
@@ -141,7 +142,7 @@ class RandomRotation(Step):
         self.seed = seed
 
     def fit(self, X: Array, y: object = None) -> RandomRotation:
-        """Draw the matrix for vectors with the width of ``X``."""
+        """Draw a random matrix for vectors as wide as ``X`` (n, d)."""
         width = self._validate(X, reset=True).shape[1]
         normal = np.random.default_rng(self.seed).standard_normal((width, width))
         Q, R = np.linalg.qr(normal)
@@ -158,8 +159,8 @@ class CReLU(Step):
     """Append the negated vector and clip at zero: v -> max([v, -v], 0).
 
     Term frequencies cannot be negative, so a component and its negation become two terms. The dot
-    product of two mapped rows is the original dot product without the products of opposite signs
-    (BoC, section IV).
+    product of two results equals the original dot product without the products of components with
+    opposite signs (BoC, section IV).
 
     Examples
     --------
@@ -173,7 +174,7 @@ class CReLU(Step):
         return 2 * int(self.n_features_in_)
 
     def transform(self, X: Array) -> Floats:
-        """Rectify X (n, d) -> float32 (n, 2 d), all >= 0."""
+        """Rectify X (n, d) -> float32 (n, 2 d), with all values >= 0."""
         X = self._validate(X, reset=False).astype(np.float32)
         halves: Floats = np.concatenate([X, -X], axis=1)
         return np.maximum(halves, 0)

@@ -1,7 +1,7 @@
-"""Lossless conversion of term matrices to {term: frequency} mappings and to surrogate text.
+"""Convert term matrices to {term: frequency} mappings and to surrogate text without loss.
 
-Surrogate text repeats the word ``tj`` f times for term j with frequency f. Any text search engine
-can count these words.
+In surrogate text, the word ``tj`` is repeated f times for term j with frequency f, so that any text
+search engine can index it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,20 +13,20 @@ import numpy as np
 from boc.types import FieldType, Item, TermMatrix
 
 FIELD = "words"
-"""The metadata field with the words of a picture, for codes whose terms are words. Searches by
-words read it."""
+"""Metadata field that contains the words of a picture, for codes whose terms are words. Word
+searches read this field."""
 
 
 def to_counts(terms: TermMatrix) -> list[dict[str, int]]:
-    """Return one {term: frequency} mapping per row of ``terms`` (n, V), in column order."""
+    """Return a {term: frequency} mapping for each row of ``terms`` (n, V), in column order."""
     words = [f"t{term}" for term in terms.indices.tolist()]
     pairs = list(zip(words, terms.data.tolist(), strict=True))
     return [dict(pairs[first:end]) for first, end in pairwise(terms.indptr)]
 
 
 def to_words(terms: TermMatrix, words: Mapping[int, str]) -> list[str]:
-    """Write each row as the words of its terms, such as "rocket rocket desert", in order of
-    descending frequency, then of term."""
+    """Convert each row to the words of its terms, such as "rocket rocket desert", sorted by
+    descending frequency, then by term."""
     rows = []
     for first, end in pairwise(terms.indptr):
         order = first + np.argsort(-terms.data[first:end], kind="stable")
@@ -36,7 +36,7 @@ def to_words(terms: TermMatrix, words: Mapping[int, str]) -> list[str]:
 
 
 def word_fields(words: Mapping[int, str]) -> dict[str, FieldType]:
-    """Return the metadata fields that a code with these words adds to an index."""
+    """Return the metadata fields that a code with the given words adds to an index."""
     return {FIELD: "text"} if words else {}
 
 
@@ -45,8 +45,8 @@ def with_words(
     terms: TermMatrix,
     words: Mapping[int, str],
 ) -> list[Item]:
-    """Write the words of ``terms`` to the field ``FIELD`` of pictures; without ``words`` the items
-    do not change."""
+    """Return items with the words of ``terms`` in the field ``FIELD`` of pictures. If ``words`` is
+    empty, items are not changed."""
     if not words:
         return list(items)
     result = []

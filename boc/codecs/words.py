@@ -1,12 +1,13 @@
-"""Word code: encode an item as its nearest words, so that people can read its terms.
+"""Encode items by their nearest words, so that people can read the terms (word code).
 
-A vocabulary (``boc.clustering.make_codebook.vocabulary``) contains the direction that each word
-adds to a sentence, longer for common words. A dual encoder places a picture close to its sentences,
-so a centred picture has large dot products with the words that describe it. Its terms are the ``z``
-words with the largest products, including synonyms, which suits a search for exact words. A sum of
-few words (non-negative pursuit, as in SpLiCE, Bhalla et al., NeurIPS 2024) selects one of several
-synonyms and corrects it by rare words; keyword searches then found fewer pictures, both painted and
-real.
+A vocabulary (``boc.clustering.make_codebook.vocabulary``) contains, for each word, the direction
+that the word adds to the vector of a sentence; vectors are longer for common words. A dual encoder
+places pictures close to their sentences, so a centred picture has large dot products with the words
+that describe it. Its terms are the ``z`` words with the largest products, including synonyms, which
+is useful for exact keyword searches. Approximating a picture by a sum of a few words (non-negative
+pursuit, as in SpLiCE, Bhalla et al., NeurIPS 2024) selects only one of several synonyms and
+corrects its error by rare words; in tests with drawings and photographs, keyword searches then
+found fewer pictures.
 """
 
 from __future__ import annotations
@@ -24,34 +25,35 @@ from boc.labels import unpack_labels
 from boc.types import Modality
 from boc.vectors import Array, Bytes, Floats, unit_rows
 
-LEAST = 1e-3  # smallest dot product that counts
+LEAST = 1e-3  # minimum dot product of a term
 
 
 class WordTerms(BookTerms, Center):
-    """Encode rows as dot products with their nearest words, after centring and scaling rows to unit
-    length.
+    """Encode rows as dot products with their nearest words, after centring the rows and scaling
+    them to unit length.
 
-    A document keeps ``z`` words, a query keeps ``query_z``.
+    Documents have at most ``z`` words, queries at most ``query_z``.
 
     Parameters
     ----------
     clusters : int
         Number of words.
     z : int, default=32
-        Largest number of words per document; fewer if fewer words have a dot product above 0.
+        Maximum number of words per document; only words with positive dot products are kept.
     query_z : int, default=32
-        Largest number of words per query.
+        Maximum number of words per query.
 
     Attributes
     ----------
     labels_, means_
-        As in ``Center``; the mean for sentences is the mean of the vocabulary's captions.
+        As in ``Center``; for sentences, the mean of the captions from which the vocabulary was
+        learned.
     vocabulary_ : ndarray of float32 (p, d)
         Vectors of the words, of unit length or shorter.
     origin_ : ndarray of float32 (d,)
-        The mean of the captions.
+        Mean of the captions.
     term_labels_ : ndarray of uint8
-        The words, packed by ``boc.labels``.
+        Words of the terms, packed by ``boc.labels``.
 
     Examples
     --------
@@ -80,14 +82,14 @@ class WordTerms(BookTerms, Center):
     outputs = "vocabulary_"
 
     def _learn(self, blocks: Blocks) -> WordTerms:
-        """Learn the mean of the pictures. Raises ValueError for a parameter out of range, or
-        without a vocabulary."""
+        """Learn the mean of the pictures. Raises ValueError if a parameter is out of range, or if
+        there is no vocabulary."""
         for name in ("z", "query_z"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         book = self.codebook
         if book is None:
-            raise ValueError("WordTerms learns no words; make it by from_codebook")
+            raise ValueError("WordTerms cannot learn words; create the step with from_codebook")
         super()._learn(blocks)
         take_codebook(
             self,
@@ -114,16 +116,16 @@ class WordTerms(BookTerms, Center):
         X: Array,
         modality: str | None = None,
     ) -> sparse.csr_array:
-        """Encode documents, X (n, d) -> float32 csr (n, p), with at most ``z`` values per row, all
-        positive."""
+        """Encode documents, X (n, d) -> float32 csr (n, p), with at most ``z`` positive values per
+        row."""
         return self._nearest(unit_rows(super().transform(X, modality)), self.z)
 
     def encode_queries(self, X: Any, modality: Modality) -> sparse.csr_array:
-        """Encode queries, X (n, d) -> float32 csr (n, p), with at most ``query_z`` values per row,
-        all positive."""
+        """Encode queries, X (n, d) -> float32 csr (n, p), with at most ``query_z`` positive values
+        per row."""
         return self._nearest(unit_rows(super().transform(X, modality)), self.query_z)
 
     def _nearest(self, rows: Floats, z: int) -> sparse.csr_array:
-        """Return the positive dot products of rows with their ``z`` nearest words."""
+        """Return the positive dot products of each row with its ``z`` nearest words."""
         dots = np.concatenate([row[None] @ self.vocabulary_.T for row in rows])
         return keep_block(np.where(dots > LEAST, dots, 0), min(z, dots.shape[1]))

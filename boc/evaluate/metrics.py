@@ -1,8 +1,7 @@
-"""Compute ranking metrics in both directions (Recall@K, median rank, NDCG), and exact top k as
-ground truth.
+"""Compute ranking metrics (Recall@K, median rank, NDCG) in both directions.
 
-A ranking is a score matrix (n_texts, n_images), either an array or a memory-mapped file, which is
-read in blocks of rows.
+Rankings are given as score matrices (n_texts, n_images), either arrays or memory-mapped files,
+which are read in blocks of rows.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from boc.vectors import Doubles, Floats, Ints
 
 CUTOFFS = (1, 5, 10)
 BLOCK = 1024  # queries processed at a time
-DEPTH = 25  # rank at which NDCG is truncated
-ITEMS = 4096  # items scored against a block of queries at a time
+DEPTH = 25  # number of ranks that NDCG considers
+ITEMS = 4096  # items compared with a block of queries at a time
 
 
 @dataclass(frozen=True)
 class Recall:
-    """Percentages of queries with a right answer among the first 1, 5 and 10 hits, and the median
-    rank (from 1)."""
+    """Percentages of queries with a relevant item among the first 1, 5 and 10 hits, and the median
+    rank (from 1) of the first relevant item."""
 
     r1: float
     r5: float
@@ -35,26 +34,26 @@ class Recall:
 
     @property
     def total(self) -> float:
-        """Return the sum R@1 + R@5 + R@10."""
+        """Return the sum of R@1, R@5 and R@10."""
         return self.r1 + self.r5 + self.r10
 
     @classmethod
     def of(cls, ranks: Ints) -> Recall:
-        """Compute recall from each query's rank, from 0, of its first right answer."""
+        """Compute recall from the rank (from 0) of the first relevant item for each query."""
         r1, r5, r10 = (100 * float(np.mean(ranks < k)) for k in CUTOFFS)
         return cls(r1, r5, r10, float(np.floor(np.median(ranks))) + 1)
 
 
 @dataclass(frozen=True)
 class Recalls:
-    """Recalls in both directions."""
+    """Recall in both directions."""
 
     text_to_image: Recall
     image_to_text: Recall
 
     @property
     def total(self) -> float:
-        """Return the sum of the six recalls ("rsum")."""
+        """Return the sum of the six recall values ("rsum")."""
         return self.text_to_image.total + self.image_to_text.total
 
 
@@ -70,7 +69,7 @@ F = TypeVar("F", Recall, Ndcg)
 
 
 def mean_of_folds(figures: Sequence[F]) -> F:
-    """Average the figures of all folds."""
+    """Average the results of all folds."""
     return type(figures[0])(*np.mean([astuple(each) for each in figures], axis=0).tolist())
 
 
@@ -79,10 +78,12 @@ def ranks(
     queries: Ints,
     items: Ints,
 ) -> Ints:
-    """Return the rank (from 0) of each query's best right item. Every query needs a right item.
+    """Return the rank (from 0) of the first relevant item for each query. Each query must have a
+    relevant item.
 
-    ``scores`` is (n, m); an item is right if its number in ``items`` (m,) equals the number of the
-    query in ``queries`` (n,). Equal scores are ordered by position, as a stable sort does."""
+    ``scores`` is (n, m). An item is relevant if its number in ``items`` (m,) equals the number of
+    the query in ``queries`` (n,). Items with equal scores are ordered by position, as in a stable
+    sort."""
     ranks = np.empty(len(queries), dtype=np.int64)
     for start in range(0, len(queries), BLOCK):
         rows = np.ascontiguousarray(scores[start : start + BLOCK])
@@ -100,10 +101,11 @@ def evaluate_recall(
     owners: Ints,
     fold: int | None = None,
 ) -> Recalls:
-    """Compute the recalls over the gallery, or averaged over contiguous folds of ``fold`` pictures.
+    """Compute recall over the whole gallery, or averaged over contiguous folds of ``fold``
+    pictures.
 
-    ``scores`` is (n_texts, n_images); ``owners`` (n_texts,) contains the number of each sentence's
-    picture. Raises BocError for an invalid ``fold``.
+    ``scores`` is (n_texts, n_images), and ``owners`` (n_texts,) contains the number of the picture
+    that each sentence describes. Raises BocError if ``fold`` is invalid.
     """
     to_image = []
     to_text = []
@@ -125,8 +127,8 @@ def evaluate_ndcg(
     """Compute NDCG@25 in both directions, over the whole gallery or averaged over folds as in
     ``evaluate_recall``.
 
-    ``relevance`` has the shape of ``scores``. The ideal ranking ranks the items of the fold. Raises
-    BocError for an invalid shape or ``fold``.
+    ``relevance`` has the same shape as ``scores``. The ideal ranking contains only items in the
+    fold. Raises BocError if the shape or ``fold`` is invalid.
     """
     check_relevance(relevance, *scores.shape)
     sides = []
@@ -138,31 +140,33 @@ def evaluate_ndcg(
 
 
 def mean_ndcg(to_image: Doubles, to_text: Doubles) -> Ndcg:
-    """Average NDCG over queries. For picture queries, the average excludes queries with NDCG 0, as
-    in the authors' code."""
+    """Average NDCG over queries. As in the code of TERN's authors, picture queries with NDCG 0 are
+    ignored."""
     counted = to_text[to_text > 0]
     mean = counted.sum() / max(1, len(counted))
     return Ndcg(float(to_image.mean()), float(mean))
 
 
 def check_relevance(relevance: Floats, n_texts: int, n_images: int) -> None:
-    """Raise BocError unless ``relevance`` is (n_texts, n_images)."""
+    """Raise BocError if the shape of ``relevance`` is not (n_texts, n_images)."""
     if relevance.shape != (n_texts, n_images):
         raise BocError(
             f"the relevance matrix is for {relevance.shape[0]} captions and {relevance.shape[1]} "
-            f"pictures, but the items are {n_texts} and {n_images}; give their matrix",
+            f"pictures, but there are {n_texts} captions and {n_images} pictures; give a matrix "
+            "for these items",
         )
 
 
 def ndcg(scores: Floats, relevance: Floats) -> Doubles:
-    """Compute NDCG@p (n_queries,), p = 25, for each query's ranking of all items by ``scores``; 0
-    for a query without relevant items.
+    """Compute NDCG@p, p = 25, of the ranking of all items by ``scores`` for each query,
+    (n_queries,). NDCG is 0 for queries without relevant items.
 
-    DCG is the sum over ranks i = 1..p of (2^rel_i - 1) / log2(i + 1), with the gain 2^rel - 1 from
-    the code of TERN and TERAN. NDCG divides the DCG by the DCG of the p most relevant items
-    (Jarvelin and Kekalainen, TOIS 2002; TERN, eq. 5-6). For TREC runs, ir_measures uses the gain
-    rel, as their papers do. Both arrays are (n_queries, n_items); ``relevance`` is 0 or more, and
-    NaN counts as 0. Equal scores are ordered by position."""
+    DCG is the sum of (2^rel_i - 1) / log2(i + 1) over the ranks i = 1..p, with the gain 2^rel - 1
+    as in the code of TERN and TERAN. NDCG is the DCG divided by the DCG of the p most relevant
+    items (Jarvelin and Kekalainen, TOIS 2002; TERN, eq. 5-6). For TREC runs, ir_measures uses the
+    gain rel, as in the papers on TERN and TERAN. Both arrays are (n_queries, n_items).
+    ``relevance`` must not be negative, and NaN counts as 0. Items with equal scores are ordered by
+    position."""
     n, m = scores.shape
     values = np.zeros(n)
     for start in range(0, n, BLOCK):
@@ -175,10 +179,10 @@ def ndcg(scores: Floats, relevance: Floats) -> Doubles:
 
 
 def ndcg_of_hits(hits: Ints, relevance: Floats) -> Doubles:
-    """Compute the NDCG of ranked lists of ``hits``, best first, as ``ndcg`` does.
+    """Compute the NDCG of lists of ``hits``, best first, in the same way as ``ndcg``.
 
-    ``hits`` (n_queries, n) are columns of ``relevance`` (n_queries, n_items), of which the first 25
-    count. -1 means no hit and has no gain.
+    ``hits`` (n_queries, n) contains columns of ``relevance`` (n_queries, n_items), of which the
+    first 25 are evaluated. The value -1 means no hit and has a gain of 0.
     """
     grades = np.nan_to_num(relevance, nan=0.0)
     p = min(DEPTH, grades.shape[1])
@@ -192,31 +196,33 @@ def ndcg_of_hits(hits: Ints, relevance: Floats) -> Doubles:
 
 
 def _dcg(grades: Floats) -> Doubles:
-    """Return the discounted gain (n,) of items with the relevance grades (n, p), best first."""
+    """Return the discounted cumulative gain (n,) of ranked items with the relevance ``grades`` (n,
+    p)."""
     discounts = 1 / np.log2(np.arange(2, grades.shape[1] + 2))
     gain: Doubles = np.exp2(grades.astype(np.float64)) - 1
     return gain @ discounts
 
 
 def owners_of(images: Sequence[str], groups: Sequence[str]) -> Ints:
-    """Return the number of each sentence's picture, derived from picture ids and sentence groups.
+    """Return the number of the picture that each sentence describes, derived from picture ids and
+    sentence groups.
 
-    Raises BocError if a sentence has no picture or a picture has no sentence, because such a query
-    would have no right answer.
+    Raises BocError if a sentence has no picture or a picture has no sentence, because there would
+    be no relevant item for such a query.
     """
     number = {key: i for i, key in enumerate(images)}
     lost = next((group for group in groups if group not in number), None)
     if lost is not None:
         raise BocError(
-            f"a caption belongs to {lost!r}, which is not among the pictures; extract both "
-            "together",
+            f"a caption belongs to {lost!r}, which is not among the pictures; extract pictures "
+            "and captions together",
         )
     owners = np.array([number[group] for group in groups], dtype=np.int64)
     bare = np.setdiff1d(np.arange(len(images)), owners)
     if len(bare):
         raise BocError(
-            f"{len(bare)} pictures have no caption (such as {images[bare[0]]!r}); give a CSV of "
-            "image,caption",
+            f"{len(bare)} pictures have no caption (for example {images[bare[0]]!r}); give a CSV "
+            "with the columns image,caption",
         )
     return owners
 
@@ -226,8 +232,8 @@ def folds(
     n: int,
     fold: int | None,
 ) -> Iterator[tuple[slice, slice | Ints]]:
-    """Yield the pictures and sentences of each full fold, since a shorter fold would be easier.
-    Without ``fold``, yield all of them."""
+    """Yield the pictures and sentences of each complete fold; results for an incomplete fold would
+    be too high. If ``fold`` is None, yield all pictures and sentences."""
     if fold is None:
         yield slice(0, n), slice(None)
         return

@@ -1,9 +1,9 @@
-"""Compute the relevance of pictures to sentences, including sentences written for other pictures,
-by ROUGE-L or from a file.
+"""Compute the relevance of pictures to sentences, including sentences about other pictures, by
+ROUGE-L, or read it from a file.
 
-A relevance matrix is float32 (n_texts, n_pictures) and compares each sentence with all sentences of
-each picture. The files published with TERN and TERAN have no header; rows follow the order of the
-sentences, and missing cells are -1.
+A relevance matrix is float32 (n_texts, n_pictures) and compares each sentence with all sentences
+about each picture. The files published with TERN and TERAN have no header; rows are in the order of
+the sentences, and missing values are -1.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,14 +17,14 @@ from boc.progress import Tick
 from boc.vectors import Doubles, Floats, Ints
 
 BETA = 1.2
-PICTURES = 256  # pictures compared at a time; their masks fit into the cache
+PICTURES = 256  # pictures compared at a time, so that their masks fit into the cache
 ROWS = 1024  # rows of a file checked at a time
 UNFILLED = -1
 
 
 def tokens(sentence: str) -> list[str]:
-    """Split a lower-cased sentence at single spaces, as COCO's ROUGE-L does. Two adjacent spaces
-    enclose an empty token."""
+    """Convert a sentence to lower case and split it at single spaces, as the COCO implementation of
+    ROUGE-L does. There is an empty token between two adjacent spaces."""
     return sentence.lower().split(" ")
 
 
@@ -35,27 +35,28 @@ def rouge_l_matrix(
     block: int = PICTURES,
     tick: Tick = lambda done: None,
 ) -> Floats:
-    """Compute ROUGE-L between each sentence and all sentences of each picture, float32 (n_texts,
+    """Compute ROUGE-L between each sentence and all sentences about each picture, float32 (n_texts,
     n_pictures).
 
     Let l_r be the length of the longest common subsequence of candidate c and reference r. Then P =
-    max_r l_r / |c|, R = max_r l_r / |r| and F = (1 + b^2) P R / (R + b^2 P), b = 1.2, or 0 without
-    a common token. Source: Lin, ROUGE, ACL 2004 workshop, eq. 2-4; separate maxima: Chen et al.,
-    Microsoft COCO Captions, 2015.
+    max_r l_r / |c|, R = max_r l_r / |r| and F = (1 + b^2) P R / (R + b^2 P) with b = 1.2, or 0 if
+    there is no common token (Lin, ROUGE, ACL 2004 workshop, eq. 2-4). The maxima of P and R are
+    computed separately (Chen et al., Microsoft COCO Captions, 2015).
 
-    ``owners`` (n_texts,) contains the number of each sentence's picture. Raises BocError if a
-    number below the largest is missing. ``tick`` is called with the number of cells in each
+    ``owners`` (n_texts,) contains the number of the picture that each sentence describes. Raises
+    BocError if a picture has no sentence. ``tick`` is called with the number of values in each
     finished block.
     """
     if len(texts) != len(owners) or not len(texts):
         raise BocError(
-            f"relevance needs one owner for each caption, got {len(texts)} captions, "
-            f"{len(owners)} owners",
+            f"relevance needs one owner per caption, got {len(texts)} captions and {len(owners)} "
+            "owners",
         )
     counts = np.bincount(owners)
     if not counts.all():
         raise BocError(
-            f"picture {int(counts.argmin())} has no caption to be relevant by; leave it out",
+            f"picture {int(counts.argmin())} has no caption, so its relevance is undefined; omit "
+            "this picture",
         )
     order = np.argsort(owners, kind="stable")
     starts = np.cumsum([0, *counts])
@@ -72,10 +73,10 @@ def rouge_l_matrix(
 
 
 def read_relevance(path: Path, n_texts: int) -> Floats:
-    """Memory-map a relevance file of ``n_texts`` rows, read-only.
+    """Memory-map a relevance file with ``n_texts`` rows, read-only.
 
-    Raises BocError for a file that is missing or incomplete, or that has a numpy header, an
-    unexpected size or negative values.
+    Raises BocError if the file is missing or incomplete, or if it has a NumPy header, an unexpected
+    size or negative values.
     """
     try:
         size = path.stat().st_size
@@ -83,17 +84,17 @@ def read_relevance(path: Path, n_texts: int) -> Floats:
             magic = handle.read(6)
     except OSError as error:
         raise BocError(
-            f"{path}: cannot be read ({error.strerror or error}); name a relevance matrix",
+            f"{path}: cannot be read ({error.strerror or error}); give a relevance matrix",
         ) from error
     if magic == b"\x93NUMPY":
         raise BocError(
-            f"{path}: has a numpy header, but a relevance matrix is headerless float32; write it "
-            "by tofile",
+            f"{path}: has a NumPy header, but a relevance matrix must be float32 without a "
+            "header; write the matrix with tofile",
         )
     if not size or size % (4 * n_texts):
         raise BocError(
             f"{path}: {size} bytes are not complete float32 rows for {n_texts} captions; give the "
-            "matrix of these captions",
+            "matrix for these captions",
         )
     shape = (n_texts, size // (4 * n_texts))
     relevance: Floats = np.memmap(path, "<f4", "r", shape=shape)
@@ -101,13 +102,13 @@ def read_relevance(path: Path, n_texts: int) -> Floats:
         rows = relevance[start : start + ROWS]
         if ((rows < 0) & (rows != UNFILLED)).any():
             raise BocError(
-                f"{path}: contains {np.nanmin(rows):g}, but relevance is 0 or more; is it a "
-                "float32 matrix?",
+                f"{path}: contains {np.nanmin(rows):g}, but relevance cannot be negative; check "
+                "that the file is a float32 matrix",
             )
         if (rows == UNFILLED).any():
             row = start + int(np.argwhere(rows == UNFILLED)[0, 0])
             raise BocError(
-                f"{path}: has unfilled cells (-1), the first in row {row}; compute all cells",
+                f"{path}: has missing values (-1), the first in row {row}; compute all values",
             )
     return relevance
 
@@ -118,7 +119,7 @@ def _rouge_l_columns(
     starts: Ints,
     n_tokens: int,
 ) -> Doubles:
-    """Compute ROUGE-L of all candidates against the pictures whose references start at
+    """Compute ROUGE-L between all candidates and the pictures whose references start at
     ``starts``."""
     lengths = np.array([len(r) for r in references])
     met, masks = _masks(references, n_tokens)
@@ -138,8 +139,9 @@ def _masks(
     references: Sequence[Ints],
     n_tokens: int,
 ) -> tuple[Ints, NDArray[np.uint64]]:
-    """Return each token's row (-1: no row) and the token positions. Bit i of [w, row, r] is set if
-    the row's token is at position 64 w + i of reference r."""
+    """Return the row of each token, or -1 if the token does not occur, and masks of token
+    positions. Bit i of [w, row, r] is set if the token of the row is at position 64 w + i of
+    reference r."""
     lengths = [len(r) for r in references]
     owner = np.repeat(np.arange(len(references)), lengths)
     position = np.concatenate([np.arange(length) for length in lengths])
@@ -153,11 +155,12 @@ def _masks(
 
 
 def _lcs_lengths(masks: NDArray[np.uint64], candidate: Iterable[int]) -> Ints:
-    """Compute the lengths of the longest common subsequences of a candidate and each reference.
+    """Compute the length of the longest common subsequence of a candidate and each reference.
 
-    Bit i of V is 0 where the dynamic-programming row rises at b_i. A token with positions M in b
-    updates V = (V + (V & M)) | (V & ~M). In long references, sums carry over from word to word.
-    Source: Hyyro, Bit-parallel LCS-length computation revisited, AWOCA 2004.
+    Bit i of V is 0 if the row of the dynamic-programming table increases at b_i. A token with
+    positions M in b updates V to (V + (V & M)) | (V & ~M). For long references, the sum carries
+    over from one 64-bit word to the next. Source: Hyyro, Bit-parallel LCS-length computation
+    revisited, AWOCA 2004.
     """
     n_words, _, n = masks.shape
     V = np.full((n_words, n), np.uint64(2**64 - 1))

@@ -1,5 +1,5 @@
-"""Evaluate feature files: measure how well their items find each other by vectors, by concept sets,
-or through an index."""
+"""Evaluate searches between the pictures and captions in feature files, by vectors, by concept
+sets, or with an index."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from boc.topk import topk
 from boc.types import MODALITIES, Batch, Item, Modality, Ragged, SearchRequest
 from boc.vectors import Floats, Ints
 
-DEEPEST = 100  # number of hits considered for a median rank
+DEEPEST = 100  # number of hits considered for the median rank
 QUERIES = 256  # queries searched at a time
 DIRECTIONS: tuple[tuple[Modality, Modality], ...] = (("text", "image"), ("image", "text"))
 PICTURES = 256  # pictures whose concept sets are aligned at a time
@@ -46,7 +46,7 @@ PICTURES = 256  # pictures whose concept sets are aligned at a time
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Result of evaluating captions against pictures: ``recalls``, and ``ndcg`` if requested."""
+    """Result of an evaluation: ``recalls``, and ``ndcg`` if requested."""
 
     recalls: Recalls
     ndcg: Ndcg | None = None
@@ -54,9 +54,10 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Gallery:
-    """Gallery of pictures and their captions, with embeddings in each file of ``paths``.
+    """Pictures and their captions, with embeddings in each of the files ``paths``.
 
-    ``owners`` int64 (n_texts,) contains the number of each caption's picture, less than ``images``.
+    ``owners`` int64 (n_texts,) contains the number of the picture that each caption describes, from
+    0 to ``images`` - 1.
     """
 
     paths: tuple[Path, ...]
@@ -66,15 +67,15 @@ class Gallery:
 
     @classmethod
     def of(cls, *paths: Path) -> Gallery:
-        """Open feature files. Raises FeatureFileError if a file has no embeddings, or if its items
-        differ from the first file's."""
+        """Read the items of feature files. Raises FeatureFileError if a file contains no
+        embeddings, or if its items differ from the items of the first file."""
         first: dict[Modality, list[Item]] = {}
         expected = list[tuple[str, str, str]]()
         for path in paths:
             with FeatureFile(path) as file:
                 file.check_embeddings()
                 items = {modality: file.items(modality) for modality in MODALITIES}
-            # Files may differ only in the paths of pictures.
+            # Only the paths of pictures may differ.
             facts = [
                 (item.id, item.group, item.content if item.modality == "text" else "")
                 for modality in MODALITIES
@@ -86,12 +87,12 @@ class Gallery:
                 pairs = zip_longest(facts, expected)
                 one, other = next(pair for pair in pairs if pair[0] != pair[1])
                 raise FeatureFileError(
-                    f"{path}: holds {one} where {paths[0]} holds {other}; give files of the same "
-                    "items in one order",
+                    f"{path}: contains {one} where {paths[0]} contains {other}; give files with "
+                    "the same items in the same order",
                 )
         if not first["image"]:
             raise FeatureFileError(
-                f"{paths[0]}: contains no pictures; extract a CSV of image,caption",
+                f"{paths[0]}: contains no pictures; extract a CSV with the columns image,caption",
             )
         pictures = first["image"]
         captions = first["text"]
@@ -99,7 +100,7 @@ class Gallery:
         return cls(paths, len(pictures), [item.content for item in captions], owners)
 
     def protocols(self, fold: int) -> dict[str, int | None]:
-        """Return labels and fold sizes, for all pictures and, in a larger gallery, for folds of
+        """Return the fold size for each label: all pictures and, if the gallery is larger, folds of
         ``fold`` pictures."""
         protocols: dict[str, int | None] = {f"all {self.images} pictures": None}
         if self.images > fold:
@@ -113,12 +114,13 @@ class Gallery:
         block: int = BLOCK,
         tick: Tick = lambda done: None,
     ) -> Floats:
-        """Compute scores (n_texts, n_images) by ``metric``; scores of several files are averaged.
+        """Compute scores (n_texts, n_images) by ``metric``. If there are several files, their
+        scores are averaged.
 
-        TERAN and VSRN combine models by averaging their score matrices. The matrix is a temporary
-        file, mapped read-only, with 4 bytes per score. ``block`` captions are scored at a time;
-        ``tick`` is called with the number of captions in each finished block. Raises
-        FeatureFileError if an alignment needs concept sets that a file lacks.
+        TERAN and VSRN also combine models by averaging score matrices. The matrix is a temporary
+        file, mapped read-only, with 4 bytes per score. Scores are computed for ``block`` captions
+        at a time, and ``tick`` is called with the number of captions in each finished block. Raises
+        FeatureFileError if the metric compares concept sets and a file does not contain any.
         """
         check_metric(metric)
         n = len(self.captions)
@@ -145,11 +147,11 @@ class Gallery:
         rm: float | None,
         score: Metric | None,
     ) -> None:
-        """Write ``text-to-image.run`` and ``.qrels`` to ``folder``, and the same files for the
-        other direction.
+        """Write ``text-to-image.run`` and ``text-to-image.qrels``, and the same files for the other
+        direction, to ``folder``.
 
-        A run contains the first ``DEEPEST`` hits of each query, ranked by ``score`` as in
-        ``scores``, or by searching the index ``name`` at ``at`` as in ``evaluate_index``.
+        A run contains the first ``DEEPEST`` hits of each query. They are ranked by ``score`` as in
+        ``scores``, or by searches in the index ``name`` at ``at`` as in ``evaluate_index``.
         """
         folder.mkdir(parents=True, exist_ok=True)
         captions = np.arange(len(self.owners))
@@ -179,10 +181,10 @@ class Gallery:
         *,
         tick: Tick = lambda done: None,
     ) -> Floats:
-        """Return the relevance (n_texts, n_images): by ROUGE-L, or from the file ``path``.
+        """Compute the relevance (n_texts, n_images) by ROUGE-L, or read it from the file ``path``.
 
-        ``tick`` is called with the number of finished cells. Raises BocError if the file has a
-        different number of items.
+        ``tick`` is called with the number of finished values. Raises BocError if the file contains
+        a different number of items.
         """
         if path is None:
             return rouge_l_matrix(self.captions, self.owners, tick=tick)
@@ -210,8 +212,8 @@ def _search(
     rm: float | None,
     rerank: Metric | None,
 ) -> Iterator[tuple[Item, list[str], list[float]]]:
-    """Yield the items of one modality, with the ids and scores of each item's first ``DEEPEST``
-    hits, as measured by ``evaluate_index``."""
+    """Yield the items of one modality with the ids and scores of their first ``DEEPEST`` hits,
+    searched as described in ``evaluate_index``."""
     for batch in file.batches(asking, QUERIES):
         queries = batch.embeddings
         if rm == 1:
@@ -238,23 +240,23 @@ def evaluate_index(
     relevance: Floats | None = None,
     tick: Tick = lambda done: None,
 ) -> Evaluation:
-    """Compute the recalls of searches in an index that contains the items of ``path``.
+    """Measure the recall of searches in an index that contains the items of ``path``.
 
-    Without ``rm``, the searches run as for a user and may compare all vectors. With ``rm``, they
-    measure the code: the candidates for 10 hits are ``rm`` * 10 items that share a term. If ``rm``
-    is 1, candidates are not re-ranked. With ``relevance``, a matrix from
+    If ``rm`` is None, searches run as in normal use and may compare all vectors. Otherwise, the
+    code is measured: the candidates for 10 hits are ``rm`` * 10 items that share a term with the
+    query. If ``rm`` is 1, candidates are not re-ranked. With ``relevance``, a matrix from
     ``Gallery.relevance``, the result includes NDCG@25. ``rerank`` is the metric for re-ranking
-    (default: the index's metric). The median rank considers 100 hits; 101 represents every deeper
-    rank. ``tick`` is called with 1 after each query.
+    (default: the metric of the index). The median rank considers 100 hits; all lower ranks count as
+    101. ``tick`` is called with 1 after each query.
     """
     searcher = Searcher.open(name, at)
     gallery = Gallery.of(path)
     counts = searcher.index.manifest.items
     if counts["image"] < gallery.images or counts["text"] < len(gallery.captions):
         raise FeatureFileError(
-            f"{path}: holds {gallery.images} pictures and {len(gallery.captions)} captions, the "
-            f"index {name!r} {counts['image']} and {counts['text']}; evaluate the file that the "
-            "index was made of",
+            f"{path}: contains {gallery.images} pictures and {len(gallery.captions)} captions, "
+            f"but the index {name!r} contains {counts['image']} and {counts['text']}; evaluate "
+            "the file that the index was built from",
         )
     recalls = []
     gains = []
@@ -286,8 +288,8 @@ def _scorer(
     metric: str,
     size: int,
 ) -> Callable[[int, int], Floats]:
-    """Return a function that scores captions ``start`` to ``stop`` against all pictures, in blocks
-    of ``size`` pictures."""
+    """Return a function that computes the scores of captions ``start`` to ``stop`` and all
+    pictures, in blocks of ``size`` pictures."""
     if metric == "dot":
         images = file.vectors("image")
         return lambda start, stop: (
@@ -296,9 +298,10 @@ def _scorer(
     for modality in MODALITIES:
         if "concepts" not in file.ragged_arrays(modality):
             raise FeatureFileError(
-                f"{file.path}: no concept sets of its {modality} items, which {metric} compares",
-                "score by dot, or make it with <boc extract --encoder> (an encoder that has them, "
-                "such as tern)",
+                f"{file.path}: contains no concept sets for its {modality} items, which {metric} "
+                "compares",
+                "use the score dot, or extract the file with <boc extract --encoder> and an "
+                "encoder that returns concept sets, such as tern",
             )
 
     def concepts(batch: Batch) -> Ragged:

@@ -1,7 +1,7 @@
-"""Read and write runs and relevance judgements (qrels) in TREC formats, as ir_measures does.
+"""Write runs and relevance judgements (qrels) in TREC formats, which ir_measures can read.
 
 Each line of a run is ``query Q0 item rank score tag``, and each line of qrels is ``query 0 item
-relevance``. Blanks and percent signs in ids are escaped as in URLs, because blanks separate the
+relevance``. Spaces and percent signs in ids are escaped as in URLs, because spaces separate
 columns.
 """
 
@@ -20,11 +20,12 @@ def write_run(
     path: Path,
     rankings: Iterable[tuple[str, Sequence[str], Sequence[float]]],
 ) -> None:
-    """Write a TREC run: for each query id, the hit ids (best first) and their scores.
+    """Write a TREC run, which contains the ids of the hits (best first) and their scores for each
+    query id.
 
-    Evaluation tools sort hits by float32 score and break ties differently, so a score that is not
-    lower than the one before it is written as the next smaller float32. Raises BocError if ``path``
-    contains anything other than a run.
+    Evaluation tools sort hits by float32 score and resolve ties differently. Therefore, if a score
+    is not lower than the previous score, the next smaller float32 is written. Raises BocError if
+    ``path`` exists and is not a run.
     """
     check_run(path)
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
@@ -36,7 +37,7 @@ def write_run(
 
 
 def check_run(path: Path) -> None:
-    """Raise BocError if writing a run to ``path`` would replace another kind of file."""
+    """Raise BocError if writing a run to ``path`` would replace a file of another kind."""
     check_output(path, lambda path: _has_columns(path, 6))
 
 
@@ -44,8 +45,8 @@ def write_qrels(
     path: Path,
     right: Iterable[tuple[str, Sequence[str]]],
 ) -> None:
-    """Write the ids of the right items for each query. Raises BocError if ``path`` contains
-    anything other than qrels."""
+    """Write the ids of the relevant items for each query. Raises BocError if ``path`` exists and
+    does not contain qrels."""
     check_output(path, lambda path: _has_columns(path, 4))
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         for query, ids in right:
@@ -57,6 +58,6 @@ def _plain(key: str) -> str:
 
 
 def _has_columns(path: Path, count: int) -> bool:
-    """Return whether a file's first line has this number of columns."""
+    """Return whether the first line of a file has ``count`` columns."""
     with path.open("rb") as file:
         return len(file.readline(HEAD).split()) == count

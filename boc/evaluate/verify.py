@@ -1,4 +1,4 @@
-"""Verify an index: its contents against its manifest, and its scores against its code."""
+"""Verify an index by comparing its contents with the manifest and its scores with the code."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from boc.types import MODALITIES, Embeddings, Hit, Item, Modality, Ragged, Searc
 from boc.vectors import Ints, batches
 
 PAIRS = 1000
-PER_QUERY = 50  # items paired with each query
+PER_QUERY = 50  # items compared with each query
 HITS = 1000  # hits per query
-QUERY_TERMS = 128  # largest number of terms per query; every engine accepts it
-LIGHT = 15  # largest frequency in a query made from a document, to keep scores exact
+QUERY_TERMS = 128  # maximum number of terms per query, which all engines accept
+LIGHT = 15  # maximum frequency in a query that is derived from a document, so that scores are exact
 BATCH = 1000  # items looked up at a time
-ROUNDED = 2  # number of terms per item that may differ by 1 between processors
-SHAKES = 64  # vectors tried within the rounding of a stored vector; their terms are also valid
+ROUNDED = 2  # number of terms per item whose frequencies may differ by 1 between processors
+SHAKES = 64  # number of vectors tried that could have been rounded to a stored vector
 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """Query and item with the score ``found`` (0 if the item is not a hit) instead of ``expected``.
-    ``query`` is the id of the item whose code is the query; ``item`` is the id of the scored
+    """Query and item whose score ``found`` (0 if the item is not a hit) differs from ``expected``.
+    ``query`` is the id of the item whose code is the query, and ``item`` is the id of the scored
     item."""
 
     query: str
@@ -52,11 +52,11 @@ class Verification:
     """Result of a verification.
 
     ``against`` is the origin of the frequencies in the integer dot products: the codec applied to
-    the stored "vectors" or to a file of "features", the stored "terms", or "nothing". ``rounded``
-    lists ids of items whose stored frequencies differ from the codec's by rounding; their scores
-    were compared with the stored frequencies. ``counts`` maps modalities and postings to pairs
-    (counted, in the manifest). ``repeated`` lists ids that occur more than once, and ``damaged``
-    lists files whose bytes have changed.
+    the stored "vectors" or to "features" in files, the stored "terms", or "nothing". ``rounded``
+    lists the ids of items whose stored frequencies differ from the code by rounding errors; their
+    scores were compared with the stored frequencies. ``counts`` maps modalities and postings to
+    pairs (counted, in the manifest). ``repeated`` lists ids that occur more than once, and
+    ``damaged`` lists files whose content has changed.
     """
 
     pairs: int
@@ -70,8 +70,8 @@ class Verification:
 
     @property
     def right(self) -> bool:
-        """Return whether the verification found no error. Some items, but not all, may lack
-        terms."""
+        """Return whether the verification found no errors. Items without terms are allowed, unless
+        all items have no terms."""
         wrong = self.damaged or self.mismatches or self.repeated or not self.counts["postings"][0]
         return not wrong and all(count == expected for count, expected in self.counts.values())
 
@@ -83,14 +83,14 @@ def verify(
     seed: int = 0,
     files: Sequence[Path | str] = (),
 ) -> Verification:
-    """Compare the scores of about ``pairs`` random pairs with integer dot products, and count
-    items.
+    """Compare the scores of about ``pairs`` random pairs of queries and items with integer dot
+    products, and count items.
 
-    The queries are the codes of random items of all modalities. Each query is paired with hits at
-    all ranks and with other items, hits or not. The index's codec computes the frequencies from the
-    stored vectors, or from ``files``, the index's feature files. Without ``files``, if the codec
+    The queries are the codes of random items of all modalities. Each query is compared with hits at
+    all ranks and with other random items. The codec of the index computes the frequencies from the
+    stored vectors or, if given, from the feature files ``files``. Without ``files``, if the codec
     reads concept sets or the vectors are stored rounded, the stored frequencies are used, and only
-    scores are checked. If files are damaged, nothing is compared.
+    scores are checked. If files are damaged, scores are not compared.
 
     Raises BocError if an item is missing from ``files``.
     """
@@ -130,8 +130,8 @@ def verify(
 
 @dataclass(frozen=True)
 class _Trial:
-    """Query made from an item: the item's id, its ``code`` (1, V), the ``hits`` of the code, and
-    the ``items`` to compare."""
+    """Query derived from an item: the ``id`` and ``code`` (1, V) of the item, the ``hits`` of the
+    code, and the ``items`` to compare."""
 
     id: str
     code: TermMatrix
@@ -143,8 +143,8 @@ class _Trial:
         return {hit.item.id: hit.score for hit in self.hits}
 
     def agrees(self, item: str, expected: int) -> bool:
-        """Return whether an item has the ``expected`` score. An item that is not a hit must have
-        score 0, or rank after the last hit."""
+        """Return whether an item has the ``expected`` score. For an item that is not a hit, this
+        score must be 0 or rank the item after the last hit."""
         if item in self.scores:
             return self.scores[item] == expected
         behind = len(self.hits) == HITS and (-expected, item) > (
@@ -161,8 +161,8 @@ def _ask(
     pairs: int,
     chance: random.Random,
 ) -> list[_Trial]:
-    """Yield queries from the sample, each with items to compare. Half of the items are hits, if
-    available."""
+    """Run queries derived from the sample, and choose items to compare with each query. If
+    possible, half of the items are hits."""
     if not sample:
         return []
     each = min(PER_QUERY, len(sample))
@@ -183,13 +183,13 @@ def _compare(
     source: _FrequencySource,
     trials: Sequence[_Trial],
 ) -> tuple[list[Mismatch], list[str]]:
-    """Return the pairs that disagree with ``source``, and the ids of items that differ only by
-    rounding.
+    """Return the pairs whose scores disagree with ``source``, and the ids of items that differ only
+    by rounding.
 
-    Items that differ only by rounding are compared with the stored frequencies. Such frequencies
-    match the code of the vector except for ``ROUNDED`` terms, or match the code of another vector
-    that is stored as the same numbers. If two centroids are almost equally near, rounding decides
-    which of them is a term.
+    For items that differ only by rounding, the scores are compared with the stored frequencies.
+    These frequencies agree with the code of the vector except for ``ROUNDED`` terms, or with the
+    code of another vector that is rounded to the same stored vector. If two centroids are almost
+    equally near, rounding determines which centroid becomes a term.
     """
     items = list({item.id: item for one in trials for item in one.items}.values())
     first = _mismatches(trials, items, source.documents)
@@ -211,8 +211,8 @@ def _compare(
 
 
 def _apart(codes: TermMatrix, stored: TermMatrix) -> Ints:
-    """Return the largest frequency difference in each row; at least 2 if more than ``ROUNDED``
-    frequencies differ."""
+    """Return the maximum difference of frequencies in each row, or at least 2 if more than
+    ``ROUNDED`` frequencies differ."""
     apart = abs(codes - stored)
     apart.eliminate_zeros()
     many = np.diff(apart.indptr) > ROUNDED
@@ -225,8 +225,8 @@ def _mismatches(
     items: Sequence[Item],
     documents: Callable[[Sequence[Item]], TermMatrix],
 ) -> list[Mismatch]:
-    """Return the pairs of queries and ``items`` whose scores differ from the dot products with
-    ``documents``."""
+    """Return the pairs of queries and ``items`` whose scores differ from the dot products of
+    queries and ``documents``."""
     if not items:
         return []
     place = {item.id: row for row, item in enumerate(items)}
@@ -242,7 +242,7 @@ def _mismatches(
 
 
 class _FrequencySource:
-    """Origin of the expected frequencies: the codec applied to the index's vectors or its feature
+    """Origin of the expected frequencies: the codec applied to the stored vectors or to feature
     ``files``, or the stored terms."""
 
     def __init__(
@@ -276,8 +276,8 @@ class _FrequencySource:
         return self._rows(items, self._codec.encode_documents)
 
     def shaken(self, items: Sequence[Item], seed: int) -> TermMatrix:
-        """Return the codes of vectors that differ from the vectors of ``items`` by at most one unit
-        in the last place."""
+        """Return the codes of random vectors that differ from the vectors of ``items`` by at most
+        one unit in the last place."""
         chance = np.random.default_rng(seed)
         dtype = self._index.manifest.vector_dtype
 
@@ -310,7 +310,8 @@ class _FrequencySource:
             of = [row for row, item in enumerate(items) if item.modality == modality]
             for some in batches(of, BATCH):
                 batch = [items[row] for row in some]
-                # One item is read twice, because a product with one row is rounded differently.
+                # A single item is encoded twice, because products with a single row are rounded
+                # differently.
                 if len(batch) == 1:
                     batch *= 2
                 parts.append(encode(self._read(batch, modality))[: len(some)])
@@ -323,15 +324,16 @@ class _FrequencySource:
                 vectors = self._index.vectors([item.id for item in items])
             except KeyError as error:
                 raise BocError(
-                    f"item {error.args[0]!r} was deleted meanwhile; verify when nobody changes the "
-                    "index",
+                    f"item {error.args[0]!r} was deleted meanwhile; run the verification while no "
+                    "program changes the index",
                 ) from None
             return Embeddings(modality, vectors.astype(np.float32))
         parts = []
         for item in items:
             if (modality, item.id) not in self._places:
                 raise BocError(
-                    f"{self._files.path}: no item {item.id!r} of the index; give all its files",
+                    f"{self._files.path}: lacks the item {item.id!r} of the index; give all "
+                    "feature files of the index",
                 )
             file, row = self._places[modality, item.id]
             batch = file.batch(modality, row, row + 1, sets=self._codec.reads_concepts)
@@ -352,8 +354,7 @@ def _census(
     chance: random.Random,
     size: int,
 ) -> tuple[dict[str, int], list[Item], list[str]]:
-    """Return the number of items by modality, a random sample of the items, and the repeated
-    ids."""
+    """Return the number of items in each modality, a random sample of items, and repeated ids."""
     counts = Counter[str]()
     sample = list[Item]()
     repeated = list[str]()

@@ -1,1 +1,1 @@
-"""Explain hits by the terms behind a score and the region closest to each word."""
+"""Explain hits by the terms that contribute to a score and by the nearest region of each word."""

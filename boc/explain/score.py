@@ -1,5 +1,5 @@
-"""Explain a score by the terms that item and query share, and by the regions and words behind these
-terms."""
+"""Explain a score by the terms that the query and the item share, and by the regions and words that
+these terms come from."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ LABELLED = 10
 
 @dataclass(frozen=True)
 class Match:
-    """Term shared by query and item, with both frequencies. ``label`` is None if no label was
-    requested."""
+    """Term shared by the query and the item, with both frequencies. ``label`` is None if no label
+    was requested."""
 
     term: int
     query_frequency: int
@@ -38,18 +38,18 @@ class Match:
 
     @property
     def product(self) -> int:
-        """Return the term's contribution to the score."""
+        """Return the contribution of the term to the score."""
         return self.query_frequency * self.item_frequency
 
 
 @dataclass(frozen=True)
 class ConceptParts:
-    """Parts of a query or an item: the words of a sentence, or the regions of a picture.
+    """Parts of a query or an item: words of a sentence, or regions of a picture.
 
-    ``names`` contains the words, or the region numbers from 1. ``vectors`` float32 (n, d) contains
-    the concepts. ``of`` (n,) contains the index of each concept's name, since several word-pieces
-    may form a word. ``boxes`` (n, 4), x1 y1 x2 y2 in [0, 1], is set for pictures if the encoder
-    provides boxes.
+    ``names`` contains the words, or the numbers of the regions from 1. ``vectors`` float32 (n, d)
+    contains the concepts. ``of`` (n,) contains the index in ``names`` for each concept, because a
+    word can consist of several word-pieces. ``boxes`` (n, 4), x1 y1 x2 y2 in [0, 1], is set for
+    pictures if the encoder returns boxes.
     """
 
     names: list[str]
@@ -62,12 +62,13 @@ class ConceptParts:
 class Explanation:
     """Explanation of the score of ``item`` for a query.
 
-    ``matches`` lists the shared terms, largest product first. ``query`` is the sentence, or the
-    path of the picture. ``query_parts`` and ``item_parts`` are None without concepts; ``missing``
-    then gives the reason. ``by_vectors`` is the vector score, or None for terms from another
-    system. ``part_shares`` float64 (matches, item parts) contains the share of each region (or
-    word) of the item in each term; rows sum to 1, or to 0 for terms that do not come from single
-    parts. ``offset`` is the hub correction in the vector score, or None without hub offsets.
+    ``matches`` lists the shared terms, sorted by descending product. ``query`` is the sentence or
+    the path of the picture. ``query_parts`` and ``item_parts`` are None if there are no concepts;
+    ``missing`` then contains the reason. ``by_vectors`` is the score of the vectors, or None for
+    terms from another system. ``part_shares`` float64 (matches, item parts) contains the
+    contribution of each region or word of the item to each term; rows add up to 1, or to 0 for
+    terms that do not come from single parts. ``offset`` is the part of the vector score that
+    corrects hubs, or None if the encoder has no hub offsets.
     """
 
     query: Item
@@ -82,12 +83,12 @@ class Explanation:
 
     @property
     def score(self) -> int:
-        """Return the sum of the products, which is the engine's score before re-ranking."""
+        """Return the sum of the products, which is the score of the index before re-ranking."""
         return sum(match.product for match in self.matches)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the explanation as JSON values: terms with words and examples, and parts with
-        names, boxes and weights."""
+        """Return the explanation in a form that JSON can represent: terms with words and examples,
+        and parts with names, boxes and weights."""
         terms = []
         for match, row in zip_longest(self.matches, self.part_shares):
             label = match.label or Label()
@@ -124,8 +125,8 @@ class Explanation:
 
     @cached_property
     def alignment(self) -> Floats | None:
-        """Return the cosines (query parts, item parts) of concept vectors. A word takes the maximum
-        over its word-pieces."""
+        """Return the cosines (query parts, item parts) of the concept vectors. The cosine of a word
+        is the maximum over its word-pieces."""
         if self.query_parts is None or self.item_parts is None:
             return None
         cosines = unit_rows(self.query_parts.vectors) @ unit_rows(self.item_parts.vectors).T
@@ -133,15 +134,16 @@ class Explanation:
 
     @property
     def weighed_by(self) -> Literal["terms", "alignment"]:
-        """Return the origin of ``weights``: the matched terms if they come from single parts of the
+        """Return the origin of ``weights``: the shared terms if they come from single parts of the
         item, otherwise the alignment."""
         return "terms" if self.part_shares.any() else "alignment"
 
     @cached_property
     def weights(self) -> Doubles | None:
-        """Return the weights (n,) of the item's parts. If terms come from single parts, the weights
-        are shares of the score and sum to 1. Otherwise they are mean cosines with the query's
-        content words, or with all words or regions of a query without content words."""
+        """Return the weights (n,) of the parts of the item. If terms come from single parts, the
+        weights are fractions of the score and add up to 1. Otherwise, the weights are mean cosines
+        with the content words of the query, or with all words or regions if the query has no
+        content words."""
         if self.part_shares.any():
             products = np.array([match.product for match in self.matches], dtype=np.float64)
             sums = products @ self.part_shares
@@ -165,12 +167,12 @@ def explain(
     *,
     labelled: int = LABELLED,
 ) -> Explanation:
-    """Explain the score of item ``id`` for a sentence or a picture.
+    """Explain the score of the item ``id`` for a sentence or a picture.
 
-    The ``labelled`` matches with the largest products get labels from the codebook, or otherwise
-    from the index. An item that shares no term with the query has no matches. Raises BocError for
-    an unknown id. If the item's picture cannot be read, ``missing`` contains the reason, and only
-    the terms are explained.
+    The ``labelled`` matches with the largest products have labels from the codebook or, if the
+    codebook has no labels, from the index. An item that shares no terms with the query has no
+    matches. Raises BocError if the id is unknown. If the picture of the item cannot be read,
+    ``missing`` contains the reason, and the explanation contains only terms.
     """
     if (text is None) == (image is None):
         raise BocError(
@@ -209,8 +211,8 @@ def explain_item(
 ) -> Explanation:
     """Explain the score of an item for an encoded query ``embeddings``.
 
-    ``encode`` encodes the item again to get its regions or words. The text of its ImageError
-    becomes ``missing``.
+    ``encode`` encodes the item again to compute its regions or words. If it raises ImageError,
+    ``missing`` contains the message.
     """
     code = searcher.codec.encode_queries(embeddings)
     terms = searcher.index.terms([item.id], code.indices.tolist())
@@ -221,14 +223,14 @@ def explain_item(
         return_indices=True,
     )
     entries = zip(shared.tolist(), code.data[a].tolist(), terms.data[b].tolist(), strict=True)
-    # The largest product comes first; ties go to the lower term.
+    # Sort by descending product, then by term.
     matches = sorted(starmap(Match, entries), key=lambda match: (-match.product, match.term))
     matches[:labelled] = [replace(match, label=labels[match.term]) for match in matches[:labelled]]
     vector = embeddings.vectors[0]
     stored = searcher.index.vectors([item.id]).astype(np.float32)
     offset = None
     if searcher.index.manifest.identity.has_offsets:
-        # This component contains the offset of an item, and the offset weight of a query.
+        # In items, this component contains the offset; in queries, the weight of the offset.
         place = MODALITIES.index(item.modality) - len(OFFSET_PARTS)
         offset = round(float(vector[place] * stored[0, place]), 4)
     explanation = Explanation(
@@ -246,14 +248,16 @@ def explain_item(
     item_parts = _parts(encoded)
     missing = ""
     if explanation.query_parts is None or item_parts is None:
-        missing = "no regions or words: the encoder returns only vectors, or found no parts"
+        missing = (
+            "no regions or words, because the encoder returns only vectors or detected no parts"
+        )
     numbers = [match.term for match in matches]
     part_shares = _part_shares(searcher.codec, encoded, item_parts, numbers)
     return replace(explanation, item_parts=item_parts, part_shares=part_shares, missing=missing)
 
 
 def _parts(embeddings: Embeddings) -> ConceptParts | None:
-    """Return the concepts and names of the single item in ``embeddings``; None without concepts."""
+    """Return the parts of the single item in ``embeddings``, or None if it has no concepts."""
     if embeddings.concepts is None or not len(embeddings.concepts.values):
         return None
     vectors = embeddings.concepts[0]
@@ -273,12 +277,12 @@ def _part_shares(
     parts: ConceptParts | None,
     terms: Sequence[int],
 ) -> Doubles:
-    """Return the share (terms, parts) of each part in each term, from the frequencies of each part
-    encoded alone."""
+    """Return the contribution (terms, parts) of each part to each term, computed by encoding each
+    part on its own."""
     if parts is None:
         return np.zeros((len(terms), 0))
     part_shares = np.zeros((len(terms), len(parts.names)))
-    # In other codes, terms come from the whole vector rather than from single parts.
+    # In other codes, terms come from the global vector rather than from single parts.
     if not codec.reads_concepts:
         return part_shares
     n = len(parts.vectors)
@@ -292,9 +296,10 @@ def _part_shares(
 
 
 class TermLabels(dict[int, Label]):
-    """Term labels, from ``term_labels_`` of a codec step, or otherwise from the index.
+    """Term labels from ``term_labels_`` of a codec step, or from the index if the codec has no
+    labels.
 
-    A label is made on first use, and cached.
+    Labels are computed on first use and cached.
     """
 
     def __init__(self, searcher: Searcher) -> None:

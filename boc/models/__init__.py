@@ -1,9 +1,9 @@
-"""Manage encoders trained by others: short names, and the folder to which ``boc model get``
-downloads models.
+"""Manage pretrained encoders: short names, and the folder to which ``boc model get`` downloads
+models.
 
-Models are stored in ``$BOC_MODELS``, or by default in ``boc/models`` in ``$XDG_DATA_HOME``
-(``~/.local/share``). Each model has a folder, which can be copied to another machine and contains a
-record of the origin of its files.
+Models are stored in ``$BOC_MODELS``, by default ``boc/models`` in ``$XDG_DATA_HOME``
+(``~/.local/share``). Each model has its own folder, which can be copied to another machine and
+contains a record of the origin of the files.
 """
 
 import hashlib
@@ -21,10 +21,11 @@ from boc.errors import BocError
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """Model with a short name.
+    """Model that has a short name.
 
-    ``revision`` is the commit to download, and ``digests`` contains the SHA-256 of files in the
-    repository. ``licence`` and ``size`` (approximate, in bytes) are as published by the authors.
+    ``revision`` is the commit to download, and ``digests`` contains the SHA-256 digests of files in
+    the repository. ``licence`` and ``size`` (approximate, in bytes) are as published by the
+    authors.
     """
 
     repository: str
@@ -55,7 +56,7 @@ CATALOGUE = {
         },
         "mit",
         608_000_000,
-        "small, for a CPU; English",
+        "small and fast enough for a CPU; English",
     ),
     "siglip2": ModelEntry(
         "onnx-community/siglip2-base-patch16-256-ONNX",
@@ -79,7 +80,7 @@ CATALOGUE = {
         },
         "apache-2.0",
         1_540_000_000,
-        "better, four times the work per picture; many languages",
+        "more accurate, but needs four times as long per picture; many languages",
     ),
     "multilingual": ModelEntry(
         "onnx-community/siglip2-base-patch32-256-ONNX",
@@ -87,16 +88,17 @@ CATALOGUE = {
         {},
         "apache-2.0",
         1_550_000_000,
-        "as quick per picture as clip; many languages",
+        "as fast per picture as clip; many languages",
     ),
 }
-"""If a digest is unknown, later downloads must match the digest of the first download."""
+"""Models with short names. For files without a digest here, later downloads must match the first
+download."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """File names of two ONNX networks, ``text`` and ``image``, and of their input settings: a
-    ``tokenizer``, and the preprocessing that turns pictures into ``pixels``."""
+    """File names of two ONNX networks, ``text`` and ``image``, of the ``tokenizer``, and of the
+    preprocessing settings for pictures, ``pixels``."""
 
     text: str
     image: str
@@ -105,21 +107,22 @@ class Pair:
 
     @property
     def weights(self) -> list[str]:
-        """Return the network files. A large network stores its numbers in a second file."""
+        """Return the names of the network files. Large networks store their weights in a second
+        file."""
         return [self.text, self.image, f"{self.text}_data", f"{self.image}_data"]
 
     @property
     def settings(self) -> list[str]:
-        """Return the files that determine the networks' input."""
+        """Return the names of the files that determine the input of the networks."""
         folder = self.tokenizer.rpartition("/")[0]
         beside = [f"{folder}/{name}" if folder else name for name in SETTINGS]
         return list(dict.fromkeys([*beside, self.pixels, "config.json"]))
 
 
 PRECISIONS = {"full": ("",), "half": ("_fp16",), "8bit": ("_quantized", "_int8")}
-"""Endings of the names of networks by the precision of their numbers."""
+"""Suffixes of network files for each precision."""
 LAYOUTS = (
-    # Layout of transformers.js, used by Xenova and onnx-community.
+    # Layout of Transformers.js, used by Xenova and onnx-community.
     Pair(
         "onnx/text_model{}.onnx",
         "onnx/vision_model{}.onnx",
@@ -133,7 +136,7 @@ LAYOUTS = (
         "textual/tokenizer.json",
         "visual/preprocess_cfg.json",
     ),
-    # Layout of Qdrant, with two repositories.
+    # Layout of Qdrant, which consists of two repositories.
     Pair(
         "text/model{}.onnx",
         "vision/model{}.onnx",
@@ -163,8 +166,8 @@ WEIGHTS = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-"""Files with weights, or lists of such files; the first existing file is read."""
-KINDS = ("tern", "teran", "vsrn", "vsrnpp")  # kinds made by boc train, as named in config.json
+"""Files that contain weights or list files with weights. The first existing file is read."""
+KINDS = ("tern", "teran", "vsrn", "vsrnpp")  # kinds that boc train creates, as in config.json
 ENCODERS = (*KINDS, "clip")
 RECORD = "boc-model.json"
 FORMAT = 1
@@ -172,9 +175,9 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Model:
-    """Downloaded model. ``files`` contains the SHA-256 of each file, ``contents`` is the digest of
-    all files that determine the output, ``revision`` is the commit, and ``licence`` is the licence
-    named in the model card."""
+    """Downloaded model. ``files`` contains the SHA-256 digest of each file, ``contents`` is the
+    digest of all files that determine the output, ``revision`` is the commit, and ``licence`` is
+    the licence stated in the model card."""
 
     repository: str
     revision: str
@@ -185,40 +188,41 @@ class Model:
 
     @property
     def size(self) -> int:
-        """Return the model's size on disk in bytes."""
+        """Return the size of the model on disk in bytes."""
         return sum(
             path.stat().st_size for name in self.files if (path := self.folder / name).is_file()
         )
 
 
 def repository(name: str) -> str:
-    """Return the repository of a short name or of ``ORG/NAME``. Raises BocError for any other
-    text."""
+    """Return the repository for a short name or for ``ORG/NAME``. Raises BocError for other
+    names."""
     if name in CATALOGUE:
         return CATALOGUE[name].repository
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name, re.ASCII) or any(
         not part.strip(".") for part in name.split("/")
     ):
         raise BocError(
-            f"no model {name!r}; take one of {', '.join(CATALOGUE)}, or ORG/NAME of the hub",
+            f"unknown model {name!r}; use {', '.join(CATALOGUE)}, or the name ORG/NAME of a model "
+            "on the hub",
         )
     return name
 
 
 def entry(repository: str) -> ModelEntry | None:
-    """Return the catalogue entry of a repository, if it has a short name."""
+    """Return the catalogue entry of a repository, or None if it has no short name."""
     return next((each for each in CATALOGUE.values() if each.repository == repository), None)
 
 
 def spec(encoder: str) -> str:
-    """Return the full name of an encoder. A short name becomes ``clip:ORG/NAME``; any other text is
-    returned unchanged."""
+    """Expand the short name of an encoder to ``clip:ORG/NAME``. Other names are returned
+    unchanged."""
     return f"clip:{CATALOGUE[encoder].repository}" if encoder in CATALOGUE else encoder
 
 
 def kind(folder: Path) -> str | None:
-    """Return the kind of encoder in a folder, judged by its configuration only, or None if the
-    folder contains no model."""
+    """Return the kind of encoder in a folder according to its configuration, or None if the folder
+    contains no model."""
     from boc.foreign import read_json
 
     if pair_in(folder) is not None:
@@ -234,8 +238,9 @@ def kind(folder: Path) -> str | None:
 
 
 def find_pair(has: Callable[[str], bool], precision: str | None = None) -> Pair | None:
-    """Return the ONNX networks of the given ``precision``, by default the most precise, among the
-    file names for which ``has`` returns true; None if a network or its settings are missing."""
+    """Return the ONNX networks with the given ``precision``, by default the highest precision
+    available. ``has`` returns whether a file name exists. Returns None if a network or its settings
+    are missing."""
     chosen = PRECISIONS if precision is None else [precision]
     for layout in LAYOUTS:
         for ending in chain.from_iterable(PRECISIONS[each] for each in chosen):
@@ -255,7 +260,8 @@ def pair_in(folder: Path) -> Pair | None:
 
 
 def weights(folder: Path) -> list[str]:
-    """Return the names of the weight files in ``folder``. A list of parts precedes the parts."""
+    """Return the names of the weight files in ``folder``. If the weights are split, the file that
+    lists the parts comes first."""
     pair = pair_in(folder)
     if pair is not None:
         return [name for name in pair.weights if (folder / name).is_file()]
@@ -271,13 +277,13 @@ def weights(folder: Path) -> list[str]:
 
 
 def settings(folder: Path) -> list[str]:
-    """Return the possible names of settings files for the model in ``folder``."""
+    """Return the possible names of the settings files for the model in ``folder``."""
     pair = pair_in(folder)
     return [*SETTINGS] if pair is None else pair.settings
 
 
 def contents(folder: Path, weights: Sequence[str]) -> str:
-    """Return the SHA-256 of the names, sizes and contents of the files that determine the
+    """Compute the SHA-256 digest of the names, sizes and contents of the files that determine the
     output."""
     digest = hashlib.sha256()
     for name in (*settings(folder), *weights):
@@ -289,30 +295,30 @@ def contents(folder: Path, weights: Sequence[str]) -> str:
 
 
 def home() -> Path:
-    """Return the folder for all models, which may not exist. Raises BocError if the user has no
+    """Return the folder for all models, which may not exist yet. Raises BocError if the user has no
     home folder."""
     data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
     try:
         return Path(os.environ.get("BOC_MODELS") or f"{data}/boc/models").expanduser()
     except RuntimeError:
         raise BocError(
-            "this user has no home folder to keep models in; set BOC_MODELS to a folder",
+            "this user has no home folder in which to store models; set BOC_MODELS to a folder",
         ) from None
 
 
 def place(repository: str) -> Path:
-    """Return the folder for a repository, which may not exist."""
+    """Return the folder for a repository, which may not exist yet."""
     return home() / repository.replace("/", "--")
 
 
 def find(repository: str) -> Model | None:
-    """Return a repository's model, or None if it was not downloaded. Raises BocError if its record
-    is damaged."""
+    """Return the downloaded model of a repository, or None if it was not downloaded. Raises
+    BocError if the record is damaged."""
     return read(place(repository))
 
 
 def models() -> Iterator[Model]:
-    """Yield all downloaded models, ordered by name."""
+    """Yield all downloaded models, sorted by name."""
     for path in sorted(home().glob(f"*/{RECORD}")):
         model = read(path.parent)
         if model is not None:
@@ -320,7 +326,7 @@ def models() -> Iterator[Model]:
 
 
 def read(folder: Path) -> Model | None:
-    """Return the model in ``folder``, or None without a record. Raises BocError for a record that
+    """Return the model in ``folder``, or None if there is no record. Raises BocError if the record
     is damaged or has another format."""
     from boc.foreign import read_json, typed
 
@@ -334,20 +340,20 @@ def read(folder: Path) -> Model | None:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BocError(
-            f"{path}: not a model record ({error}); delete {folder} and get the model again",
+            f"{path}: not a model record ({error}); delete {folder} and download the model again",
         ) from error
 
 
 def write(model: Model) -> None:
-    """Write a model's record to its folder."""
+    """Write the record of a model to its folder."""
     record = {"format": FORMAT, **asdict(model)}
     del record["folder"]
     write_text(model.folder / RECORD, json.dumps(record, indent=1) + "\n")
 
 
 def verify(model: Model) -> list[str]:
-    """Return the names of files that are missing, or whose bytes differ from the downloaded
-    bytes."""
+    """Return the names of files that are missing or whose content has changed since the
+    download."""
     paths = {name: model.folder / name for name in model.files}
     return [
         name

@@ -1,4 +1,4 @@
-"""Download models from the Hugging Face hub, or from another server with the same protocol
+"""Download models from the Hugging Face Hub, or from another server with the same protocol
 (``HF_ENDPOINT``)."""
 
 import hashlib
@@ -21,8 +21,8 @@ CARDS = ("README.md", "LICENSE", "LICENSE.md", "LICENSE.txt", "NOTICE", "NOTICE.
 
 @dataclass(frozen=True)
 class Part:
-    """``repository`` at the commit ``revision``, with the names of the files to download to the
-    model's ``folder``."""
+    """Names of the files to download from ``repository`` at the commit ``revision`` to ``folder``
+    in the folder of the model."""
 
     repository: str
     revision: str
@@ -32,9 +32,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Offer:
-    """Files of a model that boc reads, by name, as described by the server, and the ``parts`` from
-    which they come. ``revision`` contains one commit or two. ``pair`` contains the ONNX networks,
-    or None for weights that need torch."""
+    """Files of a model that boc reads, with their descriptions from the server, and the ``parts``
+    that contain the files. ``revision`` contains one or two commits. ``pair`` contains the ONNX
+    networks, or None for weights that need PyTorch."""
 
     repository: str
     revision: str
@@ -45,7 +45,7 @@ class Offer:
 
     @property
     def size(self) -> int:
-        """Return the size of all files in bytes."""
+        """Return the total size of all files in bytes."""
         return sum(file.size for file in self.files.values())
 
 
@@ -55,18 +55,18 @@ def look(
     digests: Mapping[str, str] = MappingProxyType({}),
     precision: str | None = None,
 ) -> Offer:
-    """Query the server for the files of ``repository`` at ``revision`` (a commit, branch or tag;
-    the newest if empty). The files are two ONNX networks of the given ``precision``, by default the
-    most precise, or otherwise transformers weights. A name that ends with -text or -vision selects
-    both repositories.
+    """Query the server for the files of ``repository`` at ``revision`` (a commit, branch or tag; if
+    empty, the newest commit). The files are two ONNX networks with the given ``precision``, by
+    default the highest precision available, or Transformers weights if there are no such networks.
+    If the name ends with -text or -vision, both repositories are used.
 
-    Raises BocError if the model does not exist, its conditions were not accepted, the server does
-    not respond, packages are missing, or a digest differs from ``digests``.
+    Raises BocError if the model does not exist, its conditions have not been accepted, the server
+    does not respond, packages are missing, or a digest differs from ``digests``.
     """
     stem, dash, last = repository.rpartition("-")
     both = bool(dash) and last in ("text", "vision")
     if both:
-        # The commits of both repositories form one revision.
+        # The revision consists of the commits of both repositories.
         revisions = [*revision.split("+"), ""]
         parts, licence, files = _ask(f"{stem}-text", revisions[0], "text/")
         more, _, others = _ask(f"{stem}-vision", revisions[1], "vision/")
@@ -80,17 +80,18 @@ def look(
     elif precision is not None or both:
         networks = [name for name in sorted(files) if name.endswith(".onnx")]
         raise BocError(
-            f"{repository}: lacks two ONNX networks ({precision or 'any'} precision), their "
-            f"tokenizer or preprocessor; it has {', '.join(networks) or 'no network'}",
-            "take another <--precision>, or another model",
+            f"{repository}: lacks ONNX networks for text and pictures (precision: "
+            f"{precision or 'any'}), their tokenizer or preprocessor; networks: "
+            f"{', '.join(networks) or 'none'}",
+            "use another <--precision> or another model",
         )
     else:
         first = next((name for name in models.WEIGHTS if name in files), None)
         if first is None:
             raise BocError(
-                f"{repository}: has no weights that boc can read (onnx/text_model.onnx and "
+                f"{repository}: contains no weights that boc can read (onnx/text_model.onnx and "
                 "onnx/vision_model.onnx with tokenizer.json and preprocessor_config.json, or "
-                "model.safetensors); take another model or revision",
+                "model.safetensors); use another model or revision",
             )
         chosen = {first, *models.SETTINGS, *CARDS}
         if first.endswith(".index.json"):
@@ -101,7 +102,7 @@ def look(
     for name in files.keys() & digests.keys():
         if _sha256(files[name]) not in (None, digests[name]):
             raise BocError(
-                f"{repository}: {name} does not have its known SHA-256 {digests[name]}",
+                f"{repository}: {name} does not have the expected SHA-256 digest {digests[name]}",
                 "ask the operator of the server, or accept the file with <--revision main>",
             )
     for part in parts:
@@ -115,8 +116,8 @@ def _ask(
     revision: str,
     folder: str = "",
 ) -> tuple[list[Part], str, dict[str, Any]]:
-    """Return a repository as part of a model, its licence, and all of its files by their names in
-    the model."""
+    """Query a repository and return it as part of a model, with its licence and its files, keyed by
+    their names in the model."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     from huggingface_hub import HfApi
 
@@ -129,11 +130,12 @@ def _ask(
 
 
 def download(offer: Offer) -> models.Model:
-    """Download the files of ``offer`` to the model folder. Files from an earlier call are kept.
+    """Download the files of ``offer`` to the folder of the model. Files from an earlier call are
+    not downloaded again.
 
-    The record is written at the end; a folder without a record is not a model. Raises BocError if
-    the disk is too small, if the connection fails (the next call continues), or if a file's bytes
-    differ from the digest announced by the server.
+    The record is written last, and a folder without a record is not a model. Raises BocError if
+    there is not enough disk space, if the connection fails (the next call resumes the download), or
+    if a file does not match the digest that the server reports.
     """
     from huggingface_hub import snapshot_download
 
@@ -143,7 +145,7 @@ def download(offer: Offer) -> models.Model:
     free = shutil.disk_usage(folder).free
     if left > free:
         raise BocError(
-            f"{folder}: {free / 1e6:.0f} MB are free, {left / 1e6:.0f} MB are needed",
+            f"{folder}: {free / 1e6:.0f} MB are free, but {left / 1e6:.0f} MB are needed",
             "set BOC_MODELS to a folder on another disk",
         )
     (folder / models.RECORD).unlink(missing_ok=True)
@@ -160,11 +162,14 @@ def download(offer: Offer) -> models.Model:
         if not _complete(folder / name, file):
             (folder / name).unlink(missing_ok=True)
             raise BocError(
-                f"{offer.repository}: the bytes of {name} differ from the announced digest, so it "
-                "was deleted; repeat the command, and if that does not help, ask the operator "
-                "of the server or the proxy",
+                f"{offer.repository}: {name} does not match the digest that the server reports "
+                "and was deleted; run the command again, and if this does not help, ask the "
+                "operator of the server or the proxy",
             )
-    for path in sorted(folder.rglob("*"), reverse=True):  # files of another revision, and notes
+    for path in sorted(
+        folder.rglob("*"),
+        reverse=True,
+    ):  # files from another revision and temporary files
         if path.is_dir():
             with suppress(OSError):
                 path.rmdir()
@@ -178,8 +183,8 @@ def download(offer: Offer) -> models.Model:
 
 
 def _sha256(file: Any) -> str | None:
-    """Return the SHA-256 announced by the server, or None for a small file, which has only a git
-    digest."""
+    """Return the SHA-256 digest that the server reports, or None for a small file, which has only a
+    Git digest."""
     return file.lfs.sha256 if file.lfs else None
 
 
@@ -195,32 +200,32 @@ def _complete(path: Path, file: Any) -> bool:
 
 @contextmanager
 def _translate_errors(repository: str, revision: str) -> Iterator[None]:
-    """Convert the library's exceptions to BocError with a next step."""
+    """Convert exceptions of huggingface_hub to BocError with a next step."""
     from huggingface_hub import errors
 
     server = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     try:
         yield
     except errors.GatedRepoError:
-        todo = f"accept its conditions at {server}/{repository}, and put your token into HF_TOKEN"
+        todo = f"accept the conditions at {server}/{repository}, and set HF_TOKEN to your token"
         raise BocError(
-            f"{repository}: its authors ask to accept their conditions first; {todo}",
+            f"{repository}: the authors require that you accept their conditions; {todo}",
         ) from None
     except errors.RevisionNotFoundError:
         raise BocError(
-            f"{repository}: has no revision {revision!r}; leave it out for the newest",
+            f"{repository}: has no revision {revision!r}; omit the revision to get the newest",
         ) from None
     except errors.RepositoryNotFoundError:
-        todo = "check the name, or put your token into HF_TOKEN if it is private"
+        todo = "check the name, or set HF_TOKEN to your token if the model is private"
         raise BocError(f"{server} has no model {repository}; {todo}") from None
     except (errors.HTTPError, OSError) as error:
         if getattr(error, "errno", None) in ADVICE:
-            raise  # of the disk
+            raise  # an error of the disk
         pinned = f" --revision {revision}" if revision else ""
         raise BocError(
             f"{repository}: cannot be downloaded from {server} "
             f"({next(iter(str(error).splitlines()), '')})",
-            "repeat the command, complete files stay. Without internet, on another machine: hf "
-            f"download {repository}{pinned} --local-dir model. Copy that folder here, and use it: "
-            "<--encoder clip:model>",
+            "run the command again; complete files are kept. If this machine has no internet "
+            f"access, run this on another machine: hf download {repository}{pinned} --local-dir "
+            "model. Copy the folder here and use it: <--encoder clip:model>",
         ) from error

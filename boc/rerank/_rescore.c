@@ -1,11 +1,11 @@
-/* Dot products with stored vectors, and compact codes of them, for Python; see rescore.h and compact.h. */
+/* Python module for dot products with stored vectors (rescore.h) and for compact codes (compact.h). */
 
 #include "align.h"
 #include "compact.h"
 #include "rescore.h"
 #include <stdlib.h>
 
-/* Whether the chosen rows exist, and the queries have the width of the rows; otherwise an error is set. */
+/* Return whether the chosen rows exist and queries and rows have the same width; otherwise, set an error. */
 static int fit(int64_t width, const Array *rows, const Array *chosen)
 {
     const int64_t held = rows->view.shape[0], n = chosen ? chosen->view.shape[0] : 0;
@@ -26,7 +26,7 @@ static PyObject *dot(PyObject *module, PyObject *const *objects, Py_ssize_t n_ob
     if (!take(arrays, objects, (int)n_objects)) {
         const Array *rows = arrays + 1, *out = arrays + 2, *chosen = n_objects == 4 ? arrays + 3 : NULL;
         const int64_t n = (chosen ? chosen : rows)->view.shape[0], d = arrays->view.shape[0];
-        float *padded = NULL; /* the query and WIDEST zeros, which the last product of a row reads */
+        float *padded = NULL; /* query, followed by WIDEST zeros that the last product of a row reads */
         if (same_length(out->view.shape[0], n, "out for another number of rows") &&
             fit(d, rows, chosen) && !(padded = PyMem_Malloc((size_t)(d + WIDEST) * sizeof *padded)))
             PyErr_NoMemory();
@@ -59,7 +59,7 @@ static PyObject *encode(PyObject *module, PyObject *const *objects, Py_ssize_t n
             same_length(arrays[2].view.shape[0], n, "codes for another number of rows") &&
             same_length(arrays[2].view.shape[1], compact_bytes(d), "codes of another width") &&
             same_length(arrays[3].view.shape[0], n, "scales for another number of rows") &&
-            /* Room for the transforms of a row, then for its d numbers of 16 bits. */
+            /* Room for the transforms of a row, followed by its d 16-bit components. */
             !(space = PyMem_Malloc((size_t)(d + 1) * sizeof *space)))
             PyErr_NoMemory();
         if (space) {
@@ -77,7 +77,8 @@ static PyObject *encode(PyObject *module, PyObject *const *objects, Py_ssize_t n
     return result;
 }
 
-/* Whether sets from ``begins`` to ``ends`` lie within n rows; ``longest`` gets the length of the longest set. */
+/* Return whether the sets from ``begins`` to ``ends`` lie within n rows, and set ``longest`` to the length of the
+ * longest set. */
 static int lie_within(const int64_t *begins, const int64_t *ends, int64_t sets, int64_t n, int64_t *longest)
 {
     *longest = 1;
@@ -114,7 +115,7 @@ static PyObject *align(PyObject *module, PyObject *const *objects, Py_ssize_t n_
             same_length(arrays[4].view.shape[1], sets, "sums for another number of sets") &&
             (scales == NULL || same_length(arrays[5].view.shape[0], n, "scales for another number of rows")) &&
             lie_within(begins, ends, sets, n, &longest) &&
-            /* Room for the query, then for its largest products, then for all products with a set. */
+            /* Room for the query, followed by the maxima of the products and the products of a set. */
             !(padded = PyMem_Calloc((size_t)(fours * (width + 1 + longest + TILE) + LINE), sizeof *padded)))
             PyErr_NoMemory();
         if (padded) {

@@ -1,26 +1,27 @@
-/* Products of the rows of one concept set with those of others, float16, float32 or int8, read where they lie: of each
-   row its largest product with the rows of the other set, and the sums of these. */
+/* Compute, for each row of a concept set, the maximum product with the rows of another set, and the sums of these
+ * maxima. The rows of the other sets are float16, float32 or int8, and are not copied. */
 
 #ifndef BOC_ALIGN_H
 #define BOC_ALIGN_H
 
 #include "rescore.h"
 
-#define FOUR 4 /* rows of the query that are multiplied at a time, with TILE of a set */
+#define FOUR 4 /* rows of the query that are multiplied by TILE rows of a set at a time */
 #define TILE 4
 
-/* A query: m rows of unit length, with rows of zeros to a multiple of FOUR, each with zeros to ``width``. */
+/* Query of m rows with unit length. Zero rows are appended up to a multiple of FOUR, and each row is padded with zeros
+ * to ``width``. */
 typedef struct {
     const float *rows;
     int64_t m, width;
 } Set;
 
-/* Products of the rows of a query with n ``rows`` of d components: out[r * m + i], and room for TILE rows more. Meanwhile
-   the processor fetches ``bytes`` of the rows of the ``next`` set, which may lie anywhere. */
+/* Compute the products out[r * m + i] of the rows of a query with n ``rows`` of d components. ``out`` has room for TILE
+ * more rows. Meanwhile, the processor fetches ``bytes`` of the rows of the ``next`` set, which may have any address. */
 typedef void Products(const Set *query, const void *rows, int64_t n, int64_t d, const char *next, int64_t bytes,
                       float *out);
 
-/* After the last row of a set, the last row is multiplied again. */
+/* If the number of rows is not a multiple of the tile, the last row is multiplied several times. */
 #define PRODUCTS(name, target, type, vector, lanes, tile, widen, floats, multiply_add, sums_of)             \
     target static void name(const Set *query, const void *all, int64_t n, int64_t d, const char *next,            \
                             int64_t bytes, float *out)                                                            \
@@ -55,7 +56,7 @@ typedef void Products(const Set *query, const void *rows, int64_t n, int64_t d, 
         }                                                                                                         \
     }
 
-/* The products of sets of items of ``size`` bytes. */
+/* Define the products for sets whose numbers have ``size`` bytes. */
 #define SETS(name, target, vector, lanes, tile, floats, halves, bytes, multiply_add, sums_of)              \
     PRODUCTS(name##_halves, target, half, vector, lanes, tile, halves, floats, multiply_add, sums_of)      \
     PRODUCTS(name##_floats, target, float, vector, lanes, tile, floats, floats, multiply_add, sums_of)     \
@@ -103,8 +104,9 @@ static inline void four_sums(const float32x4_t *v, float *out)
 SETS(products_of, , float32x4_t, 4, TILE, vld1q_f32, WIDEN, WIDEN_BYTES, MULTIPLY_ADD, four_sums)
 #endif
 
-/* The sum over ``asking`` of m rows of a query of their largest product with n rows, times scales, and the sum over the
-   rows of their largest with the query. ``largest`` has room for m. */
+/* Multiply the products by the scales of the n > 0 rows. Then compute the sum of the maximum products over the first
+ * ``asking`` of the m rows of the query, and the sum of the maximum products over the n rows. ``largest`` has room for
+ * m entries. */
 static void sum_largest(const float *products, const float *scales, int64_t asking, int64_t m, int64_t n, float *largest,
                         float *of_query, float *of_rows)
 {

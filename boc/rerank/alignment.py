@@ -1,5 +1,5 @@
-"""Compute alignment scores of concept sets, matching each word with its best region or each region
-with its best word."""
+"""Compute alignment scores of concept sets, which match each word with its nearest region or each
+region with its nearest word."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from boc.vectors import Floats, Ints, unit_rows
 
 try:
     from boc.rerank import _rescore
-except ImportError:  # numpy replaces a module that is not compiled
+except ImportError:  # NumPy replaces the module if it is not compiled
     _rescore = None  # type: ignore[assignment]
 
 
@@ -23,11 +23,12 @@ def align(
     asks_by_words: bool,
     chosen: Ints | None = None,
 ) -> Floats:
-    """Return the alignment scores (n,) of a concept set float32 (m, d) with n stored sets, the
-    ``chosen`` int64 (n,) or all.
+    """Return the alignment scores (n,) of a concept set float32 (m, d) with n stored sets: the sets
+    ``chosen`` int64 (n,), or all sets if None.
 
-    With ``asks_by_words`` the query contains words and the candidates contain regions; otherwise
-    the query contains regions. Native code reads the sets in place, including memory maps.
+    If ``asks_by_words`` is True, the query consists of words and the candidates consist of regions;
+    otherwise, the query consists of regions. Native code reads the sets without copying them, even
+    from memory maps.
     """
     check_metric(metric)
     begins = candidates.offsets[:-1]
@@ -77,10 +78,10 @@ def alignment_scores(
     modality: Modality,
     chosen: Ints | None = None,
 ) -> Floats:
-    """Return the alignment scores (n,) of query number ``i`` with n candidates of one ``modality``,
-    all or the ``chosen``.
+    """Return the alignment scores (n,) of query ``i`` with n candidates of one ``modality``: the
+    candidates ``chosen``, or all candidates if None.
 
-    Between two pictures, or two sentences, the query's concepts take the role of words.
+    Between two pictures or two sentences, the concepts of the query are treated as words.
     """
     total = np.zeros(len(candidates) if chosen is None else len(chosen), np.float32)
     parts = [(part, 0, weight) for part, weight in rescore.parts]
@@ -100,7 +101,7 @@ def alignment_scores(
 
 def alignments(words: Ragged, regions: Ragged, metric: str) -> Floats:
     """Return the alignment scores (n_texts, n_images) of all sets of words with all sets of
-    regions, each float32 (N, d)."""
+    regions, whose rows are float32 (N, d)."""
     stored = StoredConcepts(unit_rows(regions.values), regions.offsets)
 
     def score(i: int) -> Floats:

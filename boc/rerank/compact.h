@@ -1,25 +1,25 @@
-/* Compact codes of vectors, and estimates of dot products from them; boc/rerank/compact.py describes them.
-
-   Everything is the same on all machines: rotations add and subtract element by element, and sums are whole numbers. */
+/* Compact codes of vectors, and estimates of dot products computed from these codes, as described in
+ * boc/rerank/compact.py. Results are identical on all machines, because rotations add and subtract element by element,
+ * and sums are integers. */
 
 #ifndef BOC_COMPACT_H
 #define BOC_COMPACT_H
 
 #include "../_kernels.h"
 
-#define BITS 2                     /* of a component */
+#define BITS 2                     /* bits per component */
 #define LEVELS (1 << BITS)
-#define PER_BYTE (8 / BITS)        /* components */
-#define ROUNDS 2                   /* of signs and Hadamard transforms */
-#define FINEST 32767               /* largest magnitude of a component of a row while it is coded */
-#define STEP 0.996                 /* between levels, in standard deviations: the best for normal components */
-#define COARSE 127                 /* largest magnitude of a component of a query */
+#define PER_BYTE (8 / BITS)        /* components per byte */
+#define ROUNDS 2                   /* rounds of signs and Hadamard transforms */
+#define FINEST 32767               /* maximum magnitude of a component of a row during encoding */
+#define STEP 0.996                 /* distance between levels in standard deviations, optimal for normal components */
+#define COARSE 127                 /* maximum magnitude of a component of a query */
 
-/* Bytes of a code of d components: byte j holds those of the components j, j + bytes, j + 2 bytes ..., the first in its
-   lowest bits. */
+/* Return the number of bytes in a code of d components. Byte j contains the components j, j + bytes, j + 2 bytes ...,
+ * from the lowest bits up. */
 static inline int64_t compact_bytes(int64_t d) { return (d + PER_BYTE - 1) / PER_BYTE; }
 
-/* The Hadamard transform of p numbers, p a power of 2, scaled to keep lengths; all passes are equal. */
+/* Hadamard transform of p numbers, where p is a power of 2, scaled to preserve lengths. All passes are identical. */
 DISPATCHED static void transform(float *values, float *space, int64_t p)
 {
     const int64_t half_p = p / 2;
@@ -37,8 +37,8 @@ DISPATCHED static void transform(float *values, float *space, int64_t p)
         values[i] = from[i] * scale;
 }
 
-/* Rotate ``values`` (d,) by rounds of ``signs`` (ROUNDS, d) and transforms of the first and the last numbers. ``space``
-   has room for d: p <= d. */
+/* Rotate ``values`` (d,) by rounds of ``signs`` (ROUNDS, d) and transforms of the first p and the last p numbers.
+ * ``space`` has room for d numbers, which is enough because p <= d. */
 DISPATCHED static void rotate(float *values, float *space, const float *signs, int64_t d)
 {
     int64_t p = d > 0;
@@ -53,7 +53,7 @@ DISPATCHED static void rotate(float *values, float *space, const float *signs, i
     }
 }
 
-/* The code of a rotated row, and the scale of its levels. ``whole`` has room for d numbers. */
+/* Write the code of a rotated row, and the scale of its levels. ``whole`` has room for d numbers. */
 DISPATCHED MAYBE_UNUSED static float code_row(const float *row, int64_t d, int16_t *whole, uint8_t *code)
 {
     const int64_t bytes = compact_bytes(d);
@@ -77,14 +77,14 @@ DISPATCHED MAYBE_UNUSED static float code_row(const float *row, int64_t d, int16
     return product > 0 ? (float)((double)squares / (double)product * ((double)most / FINEST)) : 0;
 }
 
-/* A query in 8 bits, in the order of the components in a code, each part padded with zeros to ``width`` bytes. */
+/* Query in 8 bits, in the order of the components in a code. Each part is padded with zeros to ``width`` bytes. */
 typedef struct {
     int8_t *numbers; /* (PER_BYTE, width) */
     int64_t width, bytes;
     int32_t sum;
 } CompactQuery;
 
-/* Make a rotated query a CompactQuery; its numbers have room for PER_BYTE * width. */
+/* Convert a rotated query to a CompactQuery, whose ``numbers`` have room for PER_BYTE * width entries. */
 MAYBE_UNUSED static void round_query(const float *query, int64_t d, CompactQuery *out)
 {
     const float most = largest_size(query, d);
@@ -100,7 +100,7 @@ MAYBE_UNUSED static void round_query(const float *query, int64_t d, CompactQuery
 
 static inline int64_t compact_width(int64_t d) { return (compact_bytes(d) + LINE - 1) / LINE * LINE; }
 
-/* The estimate from the sum of levels times numbers. Levels are odd: 1 - LEVELS to LEVELS - 1. */
+/* Compute an estimate from the sum of the levels times numbers. Levels are odd, from 1 - LEVELS to LEVELS - 1. */
 static inline float estimate_of(int32_t sum, const CompactQuery *query, float scale)
 {
     return (float)(2 * sum - (LEVELS - 1) * query->sum) * scale;
@@ -121,7 +121,7 @@ DISPATCHED static void estimate_plain(const CompactQuery *query, const uint8_t *
     }
 }
 
-#define SOON 16 /* rows to prefetch */
+#define SOON 16 /* number of rows to prefetch */
 
 #if defined(__GNUC__) && defined(__x86_64__)
 #include <immintrin.h>
@@ -158,7 +158,7 @@ WIDE_BYTES static void estimate_wide(const CompactQuery *query, const uint8_t *c
 #define HAS_WIDE_BYTES 0
 #endif
 
-/* Estimates, times a positive constant of the query, of its products with n ``rows``. */
+/* Estimate the products of the query with n ``rows``, up to a positive factor that depends only on the query. */
 MAYBE_UNUSED static void estimate(const CompactQuery *query, const uint8_t *codes, const float *scales, const int64_t *rows,
                      int64_t n, float *out)
 {

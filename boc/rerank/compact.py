@@ -1,14 +1,15 @@
-"""Compact vector codes, which order candidates before their vectors are read.
+"""Compact codes of vectors, by which candidates are ranked before their vectors are read.
 
-The mean of its modality is subtracted from a vector, the result is rotated, and each component is
-rounded to one of four levels, in two bits, an eighth of float16. The levels suit normally
-distributed components: after random signs and Hadamard transforms, all components are nearly normal
-with equal variance (Gao and Long, RaBitQ, SIGMOD 2024; with more bits: SIGMOD 2025). Let x be the
-levels of a rotated vector r. Its product with a rotated query q is estimated by (x.q) (r.r) /
-(x.r). For a given query, the estimate differs from the product of the vectors by a constant per
-modality, so estimates order the rows of one modality.
+To encode a vector, the mean of its modality is subtracted, the result is rotated, and each
+component is rounded to one of four levels. A code needs two bits per component, an eighth of the
+space for float16. The levels are chosen for normally distributed components: after random signs and
+Hadamard transforms, the components are nearly normal with equal variances (Gao and Long, RaBitQ,
+SIGMOD 2024; with more bits: SIGMOD 2025). If x are the levels of a rotated vector r, the product of
+r with a rotated query q is estimated by (x.q) (r.r) / (x.r). For a given query, this product
+differs from the product of the original vectors by a constant per modality, so the estimates rank
+the rows of one modality.
 
-Codes and estimates are the same on all machines. The code of a row depends only on the row and on
+Codes and estimates are identical on all machines. The code of a row depends only on the row and on
 the code of the index.
 """
 
@@ -27,17 +28,17 @@ from boc.vectors import Array, Floats, mean_of
 
 try:
     from boc.rerank import _rescore
-except ImportError:  # installed without a C compiler
+except ImportError:  # the module is not compiled
     _rescore = None  # type: ignore[assignment]
 
 PER_BYTE = 4  # two-bit components per byte
 ROUNDS = 2  # rounds of random signs and Hadamard transforms
-BLOCK = 256  # rows coded at a time, few enough for the cache
+BLOCK = 256  # rows encoded at a time, so that they fit into the cache
 
 
 @dataclass(frozen=True, eq=False)
 class CompactRows:
-    """Codes of n rows: ``codes`` uint8 (n, d / 4), and the ``scales`` float32 (n,) of their levels.
+    """Codes of n rows: ``codes`` uint8 (n, d / 4) and the ``scales`` float32 (n,) of the levels.
     The search kernel checks types and shapes."""
 
     codes: NDArray[np.uint8]
@@ -48,10 +49,10 @@ class CompactRows:
 
 
 class CompactCode:
-    """Code for vectors (n, d). Row i of ``means`` float32 (2, d) is subtracted from vectors of
+    """Encode vectors (n, d), from which row i of ``means`` float32 (2, d) is subtracted for
     modality i.
 
-    Codes are written and read only by native code.
+    Only native code can write and read the codes.
     """
 
     def __init__(self, means: Floats) -> None:
@@ -65,16 +66,17 @@ class CompactCode:
         arrays: Mapping[str, Array],
         dim: int,
     ) -> CompactCode | None:
-        """Return the code for vectors of width ``dim``, given the configuration and arrays of the
-        index's codec. The code subtracts the codec's means. Returns None without means, because a
-        common component would coarsen the codes, and without a compiled module."""
+        """Return the code for vectors of dimension ``dim``, given the configuration and arrays of
+        the codec of the index, whose means are used. Returns None if the codec has no means,
+        because a common component would make the codes less precise, or if the native module is not
+        compiled."""
         steps = [step["name"] for step in codec["steps"]]
         if _rescore is None or "Center" not in steps:
             return None
         i = steps.index("Center")
         labels = arrays[f"{i}.labels_"]
         means = arrays[f"{i}.means_"]
-        # Means of another width belong to concepts.
+        # Means of another dimension are the means of concepts.
         if means.shape[1] != dim:
             return None
         return cls(np.stack([mean_of(each, labels, means) for each in MODALITIES]))
@@ -89,8 +91,7 @@ class CompactCode:
         vectors: Array,
         modality: NDArray[np.uint8],
     ) -> CompactRows:
-        """Return the codes of ``stored`` vectors (n, d); ``modality`` (n,) selects the mean of each
-        vector."""
+        """Encode stored ``vectors`` (n, d). ``modality`` (n,) selects the mean for each vector."""
         codes = np.empty((len(vectors), self.width), np.uint8)
         scales = np.empty(len(vectors), np.float32)
         for i in range(0, len(vectors), BLOCK):
@@ -107,7 +108,7 @@ class CompactCode:
 
 
 def _signs(d: int) -> Floats:
-    """Return constant signs (ROUNDS, d), taken from the bits of a multiplicative hash
+    """Return fixed pseudo-random signs (ROUNDS, d), derived from a multiplicative hash
     (splitmix64)."""
     with np.errstate(over="ignore"):
         z = np.arange(1, ROUNDS * d + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)

@@ -1,4 +1,4 @@
-"""Re-rank by the dot products of a query and stored vectors."""
+"""Re-rank hits by the dot products of the query and their stored vectors."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ from boc.vectors import Doubles, Floats, Ints
 
 try:
     from boc.rerank import _rescore
-except ImportError:  # ``products`` replaces a module that is not compiled
+except ImportError:  # ``products`` replaces the module if it is not compiled
     _rescore = None  # type: ignore[assignment]
 
 
@@ -21,8 +21,8 @@ def reorder(
     scores: Sequence[float],
     k: int,
 ) -> list[Hit]:
-    """Return the k hits with the largest ``scores``, which replace the hits' own scores. Ties go to
-    the smaller id."""
+    """Return the k hits with the largest ``scores``, which replace the scores of the hits. Ties are
+    resolved in favour of smaller ids."""
     pairs = zip(hits, scores, strict=True)
     scored = [replace(hit, score=score) for hit, score in pairs]
     return sorted(scored, key=lambda hit: (-hit.score, hit.item.id))[:k]
@@ -32,7 +32,7 @@ def ids_and_scores(
     answers: Sequence[Sequence[Hit]],
     width: int,
 ) -> tuple[NDArray[np.object_], Doubles]:
-    """Return the ids and scores of each query's hits, both (n, width), padded with None and
+    """Return the ids and scores of the hits for each query, both (n, width), padded with None and
     -inf."""
     ids = np.full((len(answers), width), None, object)
     scores = np.full(ids.shape, -np.inf)
@@ -50,15 +50,16 @@ def dot(
     """Return the dot products (m,) of ``query`` float32 (d,) and the rows ``chosen`` int64 (m,) of
     ``vectors`` (n, d).
 
-    If ``chosen`` is None, all rows are used. ``vectors`` is float16, float32, or uint8 rows from
-    ``storage.store_rows`` for int8. It may be a memory map; rows are not copied. A row's score does
-    not depend on other rows. Sums are float32, with an error of at most (d / 4 + 5) * 2**-24 * sum
-    |q_i v_i|. Raises IndexError for a row out of range, and ValueError if widths differ.
+    If ``chosen`` is None, all rows are used. ``vectors`` is float16, float32, or uint8 as returned
+    by ``storage.store_rows`` for int8. It can be a memory map, because rows are not copied. The
+    score of a row does not depend on other rows. Sums are float32, with an error of at most (d / 4
+    + 5) * 2**-24 * sum |q_i v_i|. Raises IndexError if a row is out of range, and ValueError if the
+    dimensions differ.
     """
     if _rescore is None or not vectors.flags.c_contiguous:
         if chosen is not None:
             if (chosen < 0).any():
-                raise IndexError(f"no row {chosen.min()} among {len(vectors)}")
+                raise IndexError(f"row {chosen.min()} is out of range for {len(vectors)} rows")
             vectors = vectors[chosen]
         copied: Floats = products(query[None], restore_rows(vectors))[0]
         return copied
@@ -81,7 +82,9 @@ def products(queries: Floats, rows: NDArray[np.generic]) -> Floats:
     """Return the dot products (m, n) of ``queries`` float32 (m, d) and ``rows`` float16, float32 or
     int8 (n, d)."""
     if queries.shape[1] != rows.shape[1]:
-        raise ValueError(f"queries of width {queries.shape[1]} for rows of width {rows.shape[1]}")
+        raise ValueError(
+            f"queries have width {queries.shape[1]}, but rows have width {rows.shape[1]}",
+        )
     numbers = rows.astype(np.float32, copy=False)
     whole: Floats = queries @ numbers.T
     return whole

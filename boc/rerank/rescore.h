@@ -1,19 +1,18 @@
-/* Dot products of a query with chosen rows of a matrix, float16, float32 or bytes, read where they lie.
-
-   A row takes part in nothing but its own sum: its product does not depend on the rows beside it. Sums run in float32 in
-   4 accumulators of 8 lanes (AVX2) or 4 (NEON): their error is at most (d / (4 * lanes) + log2(4 * lanes) + 1) * 2**-24 *
-   sum |q_i r_i|, and 2**-24 of the product more for bytes. Conversion from float16 and int8 is exact. Wider vectors are no
-   faster: the rows come from memory. For other processors there is no such module: numpy stands in. */
+/* Compute dot products of a query with chosen rows of a matrix of float16, float32 or bytes, without copying the
+ * matrix. The product of a row does not depend on other rows. Sums are computed in float32 with 4 accumulators of 8
+ * lanes (AVX2) or 4 lanes (NEON), so their error is at most (d / (4 * lanes) + log2(4 * lanes) + 1) * 2**-24 * sum |q_i
+ * r_i|, plus 2**-24 of the product for bytes. Conversion from float16 and int8 is exact. Wider vectors are not faster,
+ * because reading rows from memory takes most of the time. On other processors, NumPy replaces this module. */
 
 #ifndef BOC_RESCORE_H
 #define BOC_RESCORE_H
 
 #include "../_kernels.h"
 
-/* Rows in bytes are d int8 components, then the bytes of their scale; boc/rerank/storage.py makes them. */
-#define SCALE ((int64_t)sizeof(float)) /* bytes of the scale of a row */
+/* Rows of bytes consist of d int8 components and the bytes of the scale, as written by boc/rerank/storage.py. */
+#define SCALE ((int64_t)sizeof(float)) /* bytes per scale */
 
-/* Items of a row of d components of ``size`` bytes. */
+/* Return the number of items in a row of d components whose items have ``size`` bytes. */
 static inline int64_t row_items(int64_t d, int64_t size) { return d + (size == 1 ? SCALE : 0); }
 
 static inline float scale_of(const void *bytes)
@@ -23,17 +22,17 @@ static inline float scale_of(const void *bytes)
     return scale;
 }
 
-#define WIDEST 8 /* lanes */
+#define WIDEST 8 /* maximum number of lanes */
 
 #define NO_SCALE(p) 1.0f
 
 typedef uint16_t half;
 
-/* Products of ``query`` (d,), followed by zeros to a multiple of WIDEST, with n rows of ``matrix``: those ``chosen``, or
-   the first. */
+/* Compute the products of ``query`` (d,), which is padded with zeros to a multiple of WIDEST, with n rows of
+ * ``matrix``: the rows ``chosen``, or the first n rows. */
 typedef void Kernel(const float *query, const void *matrix, const int64_t *chosen, int64_t n, int64_t d, float *out);
 
-/* ``beside`` are the items of a row behind its components, which ``scale`` reads. */
+/* ``beside`` is the number of items after the components of a row, which ``scale`` reads. */
 #define KERNEL(name, target, type, vector, lanes, zero, widen, floats, multiply_add, add, sum, beside, scale)         \
     target static void name(const float *query, const void *matrix, const int64_t *chosen, int64_t n, int64_t d,      \
                             float *out)                                                                               \
@@ -114,8 +113,8 @@ KERNEL(of_bytes, , uint8_t, float32x4_t, 4, vdupq_n_f32(0), WIDEN_BYTES, vld1q_f
 #error "neither AVX2 nor NEON: numpy stands in"
 #endif
 
-/* Products of ``query`` with n rows, those ``chosen`` or the first, of items of ``size`` bytes: 1, 2 for halves, or 4 for
-   floats; ``padded`` has room for d and WIDEST numbers. */
+/* Compute the products of ``query`` with n rows: the rows ``chosen``, or the first n rows. Items have ``size`` bytes:
+ * 1, 2 (float16) or 4 (float32). ``padded`` has room for d + WIDEST numbers. */
 static void multiply_rows(const float *query, const void *rows, int64_t size, const int64_t *chosen, int64_t n, int64_t d,
                           float *padded, float *out)
 {

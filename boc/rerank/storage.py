@@ -1,4 +1,4 @@
-"""Convert concept sets and vectors to and from the form stored in an index."""
+"""Convert concept sets and vectors to and from the form in which indexes store them."""
 
 from typing import Any
 
@@ -8,15 +8,15 @@ from numpy.typing import NDArray
 from boc.types import Ragged, StoredConcepts
 from boc.vectors import Array, Floats, unit_rows
 
-LARGEST = np.float32(127)  # largest magnitude of an int8 component
-SCALE = 4  # bytes of a row's scale
+LARGEST = np.float32(127)  # maximum magnitude of an int8 component
+SCALE = 4  # bytes per scale
 
 
 def store(concepts: Ragged, dtype: str) -> StoredConcepts:
-    """Convert concept sets to the stored form: rows of unit length, as float16, or as int8 with one
+    """Convert concept sets to the stored form: rows of unit length, as float16 or as int8 with one
     scale per row.
 
-    The int8 rows come from ``round_rows``.
+    For int8, rows are rounded by ``round_rows``.
     """
     rows = unit_rows(concepts.values)
     if dtype == "float16":
@@ -27,25 +27,25 @@ def store(concepts: Ragged, dtype: str) -> StoredConcepts:
 
 def store_rows(rows: Floats, dtype: str) -> Array:
     """Convert ``rows`` float32 (n, d) to the stored form: float16, float32 or float64 (n, d). For
-    int8 the stored form is uint8 (n, d + SCALE), the bytes of each row's components and scale (see
-    ``round_rows``)."""
+    int8, the stored form is uint8 (n, d + SCALE), which contains the bytes of the components and
+    the scale of each row (see ``round_rows``)."""
     if dtype == "int8":
         whole, scales = round_rows(rows)
         ends = scales.astype("<f4", copy=False)[:, None]
         return np.hstack([whole.view(np.uint8), ends.view(np.uint8)])
-    # Numbers out of the type's range become infinite.
+    # Values out of range become infinite.
     with np.errstate(over="ignore"):
         return rows.astype(dtype, copy=False)
 
 
 def round_trip(rows: Floats, dtype: str) -> NDArray[np.floating[Any]]:
-    """Return ``rows`` float32 (n, d), rounded as in an index that stores the type ``dtype``."""
+    """Return ``rows`` float32 (n, d), rounded as in an index that stores vectors as ``dtype``."""
     return restore_rows(store_rows(rows, dtype))
 
 
 def restore_rows(rows: Array) -> NDArray[np.floating[Any]]:
-    """Convert the result of ``store_rows`` back to vectors (n, d). Bytes become float32; other
-    types are returned unchanged."""
+    """Convert the result of ``store_rows`` back to vectors (n, d). Bytes are converted to float32;
+    other types are returned unchanged."""
     if rows.dtype != np.uint8:
         return rows
     scales = np.ascontiguousarray(rows[:, -SCALE:]).view("<f4")
@@ -56,15 +56,15 @@ def restore_rows(rows: Array) -> NDArray[np.floating[Any]]:
 
 
 def round_rows(rows: Floats) -> tuple[NDArray[np.int8], Floats]:
-    """Return ``rows`` float32 (n, d) as int8 (n, d), to be multiplied by the scales float32 (n,).
+    """Round ``rows`` float32 (n, d) to int8 (n, d) with one scale per row, float32 (n,).
 
-    A scale is a row's largest magnitude / 127. The error of a component is at most half of the
-    scale, plus float32 rounding. Rounding a rounded row returns the same row. Rows whose components
-    are all below about 2**-119 become zeros with scale 0; rows with NaN, infinity or the largest
-    float32 become NaN.
+    The scale is the maximum magnitude of the row divided by 127. The error of a component is at
+    most half of the scale, plus float32 rounding. Rounding a rounded row again returns the same
+    row. Rows whose components are all below about 2**-119 become zeros with scale 0; rows that
+    contain NaN, infinity or the maximum float32 become NaN.
     """
     scales = np.abs(rows).max(axis=1, initial=0).astype(np.float32) / LARGEST
-    # Computing the scale from the rounded row changes the last bit of a few scales.
+    # Compute the scale as for a rounded row, which changes the last bit of a few scales.
     with np.errstate(over="ignore"):
         scales = scales * LARGEST / LARGEST
     scales[scales < np.finfo(np.float32).tiny] = 0

@@ -1,5 +1,6 @@
-/* The best rows of queries in one call without the lock of Python: the terms of a dictionary, posting lists of all parts of
-   an index, then products with the vectors of the candidates. ranking.py does the same step by step. */
+/* Find the best rows for queries in one call without the GIL: compute the terms of a dictionary, read the posting lists
+ * of all parts of an index, and compute products with the vectors of the candidates. ranking.py performs the same steps
+ * in Python. */
 
 #include "../../boc/clustering/nearest.h"
 #include "../../boc/rerank/compact.h"
@@ -21,38 +22,39 @@ typedef struct {
     Postings postings;
     const uint8_t *mask;
     const void *vectors;
-    int64_t item; /* bytes of an item of a vector, see rescore.h */
+    int64_t item; /* bytes per item of a vector, see rescore.h */
     const uint8_t *compact;
     const float *compact_scales;
 } Part;
 
-/* Memory of a call, for the candidates of one query.
+/* Memory for the candidates of one query.
  *
- * Invariants: `keys` are 2 * `room`, see Best. `found`, with `products`, has room for one more than `most` candidates, which
- * is no less than what `find_candidates` takes of all parts, at most depth of each. A scan lists 8 rows at a time after it
- * made sure that `most` holds them: what it keeps, k or depth, is less by AT_ONCE, since k is at most depth (`fit`).
- * `padded` has WIDEST zeros behind a vector, which its last product reads; `rotated` is a vector and the space that
- * `rotate` needs; `compact.numbers` are padded to whole cache lines. */
+ * * * Invariants: `keys` has 2 * `room` entries, see Best. `found` and `products` have room for `most` + 1 candidates,
+ * and `most` is at least the number of candidates that `find_candidates` collects from all parts, at most depth from
+ * each. A scan lists 8 rows at a time, after checking that `most` is large enough: a scan keeps k or depth rows, which
+ * is smaller by AT_ONCE because k is at most depth (`fit`). `padded` contains a vector and WIDEST zeros, which the last
+ * product reads; `rotated` contains a vector and the space that `rotate` needs; `compact.numbers` are padded to whole
+ * cache lines. */
 typedef struct {
     float *padded, *products, *rotated;
     CompactQuery compact;
     uint64_t *keys;
-    int64_t room; /* keys of one part */
-    int64_t most; /* candidates */
-    int64_t held_room, held_most; /* what the memory suffices for */
+    int64_t room; /* number of keys for one part */
+    int64_t most; /* number of candidates */
+    int64_t held_room, held_most; /* room and most for which the memory is enough */
     Candidates found;
 } Work;
 
-/* What all queries over the parts of an index share: their arrays, checked once. */
+/* Arrays of the parts of an index, which all queries share and which are checked once. */
 typedef struct {
     int64_t d, n_parts;    /* d is 0 if there are no vectors */
-    int64_t rows, passing; /* of all parts, and those that the masks select */
+    int64_t rows, passing; /* rows of all parts, and rows that the masks select */
     int n_arrays;
     const float *signs; /* only if all parts have compact codes */
-    Array *arrays;      /* of the parts, then the signs */
+    Array *arrays;      /* arrays of the parts, then the signs */
     Part *parts;
     Ids *ids;
-    Work spare; /* memory that the last call left for the next one; whoever holds the lock of Python takes it */
+    Work spare; /* memory from the last call for the next call, which must hold the GIL to use it */
 } Whole;
 
 static void leave(Work *w)
@@ -74,7 +76,7 @@ static void drop(Whole *whole)
     PyMem_Free(whole);
 }
 
-/* Take the arrays of part i, n rows; an error is set if they do not fit each other. */
+/* Acquire the arrays of part i with n rows; set an error if they do not match each other. */
 static void take_part(Whole *whole, PyObject *arrays, Py_ssize_t n, int64_t i, Py_ssize_t block)
 {
     const Array wanted[PART_ARRAYS] = {{"starts", "I", 1},   {"rows", "H", 1},        {"frequencies", "BHi", 1},
@@ -121,14 +123,14 @@ static void take_part(Whole *whole, PyObject *arrays, Py_ssize_t n, int64_t i, P
                same_length(a[COMPACT_SCALES].view.len / 4, n, "compact_scales for another number of rows");
 }
 
-/* A dictionary: the arrays of its centroids, and how cosines become weights. */
+/* Dictionary: the arrays of the centroids, and the parameters that convert cosines to weights. */
 typedef struct {
     Array arrays[6];
     Search search;
     const float *mean;
     double temperature;
     int top;
-    Py_ssize_t kept; /* terms of a query, those of largest weight; 0 for all */
+    Py_ssize_t kept; /* number of terms with the largest weights to keep per query; 0 keeps all */
 } Code;
 
 static void drop_code(PyObject *capsule)
@@ -165,27 +167,28 @@ static PyObject *code(PyObject *module, PyObject *arguments)
     return capsule;
 }
 
-/* A call. ``vectors`` (n, d) are NULL if the scores of posting lists decide. The terms of the queries are ``code``'s of the
-   vectors if it is not NULL. ``all`` to ``share`` are the plan (boc/plan.py): all rows that pass are compared if it says
-   so, or if fewer candidates than ``least``, or than ``share`` for each of its terms, share a term with a query. */
+/* Arguments of a call. ``vectors`` (n, d) is NULL if rows are ranked by the scores of posting lists. If ``code`` is not
+ * NULL, it computes the terms of the queries from the vectors. ``all`` to ``share`` are the plan (boc/plan.py): all
+ * rows that pass are compared if the plan requires it, or if the number of candidates that share a term with the query
+ * is less than ``least``, or less than ``share`` per term of the query. */
 typedef struct {
     const Whole *whole;
     const Code *code;
     int64_t *offsets;
     int32_t *terms, *weights;
     const float *vectors;
-    int64_t n, k; /* queries, hits */
+    int64_t n, k; /* numbers of queries and hits */
     int all;
-    int64_t depth, size, least; /* depth: candidates; size: of these, whose vectors are read */
+    int64_t depth, size, least; /* depth: number of candidates; size: candidates whose vectors are read */
     double share;
-    int32_t *parts; /* (n, k) of the hits */
+    int32_t *parts; /* part numbers of the hits (n, k) */
     int64_t *rows, *counts;
     double *scores;
-    int64_t read, compared; /* candidates of all queries; queries that were compared with all rows */
+    int64_t read, compared; /* number of candidates of all queries; number of queries that were compared with all rows */
 } Call;
 
-#define SPARE 65536  /* candidates, memory for which is kept for the next call */
-#define AT_ONCE 4096 /* rows that a scan lists before it drops the worst */
+#define SPARE 65536  /* maximum candidates whose memory is kept for the next call */
+#define AT_ONCE 4096 /* rows that a scan lists before dropping the worst rows */
 
 static int make(Work *w, const Call *call)
 {
@@ -227,7 +230,8 @@ static int make(Work *w, const Call *call)
     return 1;
 }
 
-/* The candidates of query i in all parts. An error message, or NULL; ``read`` becomes -1 if a score may be 2**32. */
+/* Find the candidates of query i in all parts. Return an error message or NULL; set ``read`` to -1 if a score could
+ * reach 2**32. */
 static const char *find_candidates(Call *call, Work *w, int64_t i)
 {
     Candidates *found = &w->found;
@@ -260,9 +264,10 @@ static const char *find_candidates(Call *call, Work *w, int64_t i)
     return NULL;
 }
 
-/* Rows of mapped arrays that are not in memory: found by the time that the first take, and asked for all at once. */
-#define PROBE 4     /* rows whose first bytes tell whether the others are in memory */
-#define COLD 50000  /* nanoseconds to read them: ten times as long as from memory, less than one from a disk takes */
+/* Rows of mapped arrays that are not in memory are detected by the time needed to read the first rows, and are then
+ * requested from the system all at once. */
+#define PROBE 4     /* number of rows read to detect whether the other rows are in memory */
+#define COLD 50000  /* nanoseconds to read these rows: ten times as long as from memory, less than one row from a disk */
 
 #if defined(__unix__) || defined(__APPLE__)
 static int64_t nanoseconds(void)
@@ -272,8 +277,8 @@ static int64_t nanoseconds(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* Ask the system to read n ascending rows of ``size`` bytes, if they seem not to be in memory: several times as fast as
-   one by one. What cannot be advised is read when it is needed. */
+/* Ask the system to read n ascending rows of ``size`` bytes if they do not seem to be in memory. This is several times
+ * as fast as reading the rows one by one. If the request fails, rows are read when they are needed. */
 static void fetch_rows(const void *array, int64_t size, const int64_t *rows, int64_t n)
 {
     const int64_t begun = nanoseconds();
@@ -293,7 +298,7 @@ static void fetch_rows(const void *array, int64_t size, const int64_t *rows, int
 #define fetch_rows(array, size, rows, n) ((void)0)
 #endif
 
-/* The part of the candidates from ``first`` on, and their ``end``. */
+/* Return the part that contains the candidates from ``first`` on, and set their ``end``. */
 static const Part *part_from(const Call *call, const Candidates *found, int64_t first, int64_t *end)
 {
     for (*end = first; *end < found->n && found->parts[*end] == found->parts[first];)
@@ -301,8 +306,8 @@ static const Part *part_from(const Call *call, const Candidates *found, int64_t 
     return call->whole->parts + found->parts[first];
 }
 
-/* Rank the candidates of query i from ``from`` on by their products with its vector, or by estimates of these from
-   ``compact`` codes; the query is in ``w->compact`` then. */
+/* Rank the candidates of query i from ``from`` on by their products with the vector of the query, or by estimates from
+ * ``compact`` codes, for which the query is in ``w->compact``. */
 static void rank_candidates(const Call *call, Work *w, int64_t i, int64_t from, int compact)
 {
     const int64_t d = call->whole->d;
@@ -331,7 +336,7 @@ static void round_query_of(const Call *call, Work *w, int64_t i)
     round_query(w->rotated, d, &w->compact);
 }
 
-/* Keep the candidates of query i that have the largest estimates by compact codes. */
+/* Keep the candidates of query i with the largest estimates by compact codes. */
 static void shorten(const Call *call, Work *w, int64_t i)
 {
     if (call->whole->signs == NULL || w->found.n <= call->size)
@@ -341,7 +346,7 @@ static void shorten(const Call *call, Work *w, int64_t i)
     keep_largest(&w->found, call->size);
 }
 
-/* Rank the candidates of a scan from ``from`` on, and keep the best of all; return how many. */
+/* Rank the candidates of a scan from ``from`` on, keep the best candidates, and return their number. */
 static int64_t rank_listed(const Call *call, Work *w, int64_t i, int64_t from, int compact)
 {
     rank_candidates(call, w, i, from, compact);
@@ -349,8 +354,8 @@ static int64_t rank_listed(const Call *call, Work *w, int64_t i, int64_t from, i
     return w->found.n;
 }
 
-/* Find the best of all rows that pass for query i, without its terms: by their products; by estimates first if that was not
-   planned and all parts have compact codes. */
+/* Find the best of all rows that pass for query i without using its terms. Rows are ranked by their products or, if the
+ * plan did not require a scan and all parts have compact codes, first by estimates. */
 static void scan(Call *call, Work *w, int64_t i)
 {
     const Whole *whole = call->whole;
@@ -385,7 +390,7 @@ static void scan(Call *call, Work *w, int64_t i)
         rank_candidates(call, w, i, 0, 0);
 }
 
-/* Write the k best candidates of query i, the best first. */
+/* Write the k best candidates of query i, best first. */
 static void give(const Call *call, Work *w, int64_t i)
 {
     Candidates *found = &w->found;
@@ -402,8 +407,8 @@ static void give(const Call *call, Work *w, int64_t i)
     call->counts[i] = found->n;
 }
 
-/* The frequencies of a query's z terms: exp((cosine - the largest) / temperature) times ``top`` in double, rounded to 1 to
-   ``top``, halves to even. */
+/* Compute the frequencies of the z terms of a query: exp((cosine - maximum) / temperature) times ``top`` in double
+ * precision, rounded to integers from 1 to ``top``, with halves rounded to even. */
 static void weigh(const float *cosines, int64_t z, double temperature, int top, int32_t *frequencies)
 {
     float most = cosines[0];
@@ -417,7 +422,7 @@ static void weigh(const float *cosines, int64_t z, double temperature, int top, 
 
 static const char *const OUT_OF_MEMORY = "memory";
 
-/* Make the terms of all queries: of z each, but for those that the mean leaves nothing of. An error message, or NULL. */
+/* Compute z terms for each query; queries equal to the mean have no terms. Return an error message or NULL. */
 static const char *encode(Call *call)
 {
     Search s = call->code->search;
@@ -445,7 +450,7 @@ static const char *encode(Call *call)
         weigh(cosines + i * z, z, call->code->temperature, call->code->top, weights);
         const int64_t kept = call->code->kept > 0 && call->code->kept < z ? call->code->kept : z;
         const int32_t least = kept < z ? (int32_t)reached((const uint32_t *)weights, (size_t)z, (size_t)kept) : 0;
-        int64_t equal = kept; /* terms of the least weight, of which the first are kept */
+        int64_t equal = kept; /* number of terms with the minimum weight to keep, from the first on */
         for (int64_t j = 0; j < z; j++)
             equal -= weights[j] > least;
         for (int64_t j = 0; j < z; j++) {
@@ -461,7 +466,7 @@ static const char *encode(Call *call)
     return wrong;
 }
 
-/* Answer all queries. An error message, or NULL. */
+/* Answer all queries. Return an error message or NULL. */
 static const char *answer(Call *call, Work *w)
 {
     const char *wrong = make(w, call) ? NULL : OUT_OF_MEMORY;
@@ -475,7 +480,7 @@ static const char *answer(Call *call, Work *w)
                 break;
             const double shared = call->share * (double)(call->offsets[i + 1] - call->offsets[i]);
             const int64_t n = w->found.n;
-            /* All that share a term are candidates, and others pass. */
+            /* All rows that share a term are candidates, but other rows pass as well. */
             all = n < call->depth && n < call->whole->passing && (n < call->least || (double)n < shared);
         }
         call->read += all ? call->whole->passing : w->found.n;
@@ -537,7 +542,7 @@ static PyObject *parts(PyObject *module, PyObject *arguments)
 
 enum { QUERIES, OFFSETS, TERMS, WEIGHTS, ARRAYS };
 
-/* Whether the arrays of a call fit each other and the parts; else an error is set. */
+/* Return whether the arrays of a call match each other and the parts; otherwise, set an error. */
 static int fit(const Array *arrays, const Call *call)
 {
     const int64_t n_terms = call->code ? 0 : arrays[TERMS].view.shape[0];
@@ -561,7 +566,8 @@ static int fit(const Array *arrays, const Call *call)
     return !PyErr_Occurred();
 }
 
-/* Room for the results of a call: bytes of parts, rows and scores, and a list of counts; an error is set without it. */
+/* Allocate memory for the results of a call: bytes for parts, rows and scores, and a list of counts. Set an error on
+ * failure. */
 static int make_results(Call *call, PyObject **results)
 {
     const Py_ssize_t sizes[] = {sizeof *call->parts, sizeof *call->rows, sizeof *call->scores, sizeof *call->counts};
@@ -634,7 +640,8 @@ static PyObject *best_rows(PyObject *module, PyObject *arguments)
     return result;
 }
 
-/* String ``row``, which begins at data[offsets[row]]; NULL and a ValueError if it lies outside of the arrays. */
+/* Return the string ``row``, which begins at data[offsets[row]], or NULL with ValueError if it lies outside the arrays.
+ * */
 static const char *string_at(const Array *data, const Array *offsets, int64_t row, Py_ssize_t *length)
 {
     const int64_t *ends = offsets->view.buf, held = offsets->view.shape[0] - 1, is_row = row >= 0 && row < held;
@@ -657,7 +664,7 @@ static PyObject *strings(PyObject *module, PyObject *const *objects, Py_ssize_t 
         const int64_t *rows = arrays[0].view.buf, *offsets = arrays[2].view.buf;
         const int64_t n = arrays[0].view.shape[0], held = arrays[2].view.shape[0] - 1;
         texts = PyList_New(n);
-        for (int64_t i = 0; i < n; i++) /* scattered offsets are on their way before the first is read */
+        for (int64_t i = 0; i < n; i++) /* prefetch scattered offsets before reading the first */
             if (rows[i] >= 0 && rows[i] < held)
                 PREFETCH(offsets + rows[i]);
         for (int64_t i = 0; texts != NULL && i < n; i++) {
@@ -674,7 +681,7 @@ static PyObject *strings(PyObject *module, PyObject *const *objects, Py_ssize_t 
     return texts;
 }
 
-/* Bytes of UTF-8 are in the order of the characters. */
+/* UTF-8 bytes sort in the same order as code points. */
 static PyObject *find(PyObject *module, PyObject *const *objects, Py_ssize_t n_objects)
 {
     Array arrays[] = {{"data", "B", 1}, {"offsets", "q", 1}};
@@ -684,7 +691,7 @@ static PyObject *find(PyObject *module, PyObject *const *objects, Py_ssize_t n_o
     if (n_objects != 3)
         return PyErr_Format(PyExc_TypeError, "find takes a string and 2 arrays");
     const char *value = PyUnicode_AsUTF8AndSize(objects[0], &size);
-    if (value == NULL) { /* half of a character, which no string has */
+    if (value == NULL) { /* a lone surrogate, which does not occur in any string */
         if (!PyErr_ExceptionMatches(PyExc_UnicodeEncodeError))
             return NULL;
         PyErr_Clear();

@@ -16,7 +16,7 @@ from .writer import EmbeddedEditor, EmbeddedWriter
 
 
 class EmbeddedBackend:
-    """Manage the embedded indexes of one folder."""
+    """Manage the indexes in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -45,7 +45,7 @@ class EmbeddedBackend:
 
     def attach(self, name: str) -> NoReturn:
         raise BackendError(
-            f"file:{self.folder} contains only indexes made by boc",
+            f"file:{self.folder} contains only indexes built by boc",
             "attach to a server's with <--at elastic+URL>",
         )
 
@@ -80,10 +80,11 @@ class EmbeddedBackend:
                 return EmbeddedEngine(home)
             except (ManifestError, OSError):
                 if self.exists(name) and current == self._current(home):
-                    raise  # the index is damaged; otherwise it was replaced while it was opened
+                    raise  # the index is damaged and was not replaced while it was being opened
 
     def _current(self, home: Path) -> str | None:
-        """Return the current commit of ``home``, or None if the index was just removed."""
+        """Return the name of the current commit in ``home``, or None if the index has just been
+        removed."""
         try:
             return commits.current(home)
         except FileNotFoundError:

@@ -25,8 +25,8 @@ _ALONE = ("CJK UNIFIED IDEOGRAPH", "CJK COMPATIBILITY IDEOGRAPH", "HIRAGANA LETT
 
 
 class _WordTable(dict[int, str]):
-    """Map each character to its replacement for splitting text at spaces; each character is looked
-    up in Unicode once."""
+    """Map each character to its replacement, so that text can be split into words at spaces. Each
+    character is looked up in the Unicode database only once."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
@@ -44,7 +44,8 @@ _WORDS = _WordTable(str.maketrans({"\n": "\n", **_LETTERS}))
 
 
 def tokens(text: str) -> list[str]:
-    """Return the words of ``text``, folded: runs of letters and digits, and single ideographs.
+    """Return the folded words of ``text``, which are runs of letters and digits, and single
+    ideographs.
 
     >>> tokens("A Man's 2-legged dog, IMG_1234, Łódź: 犬です")
     ['a', 'man', 's', '2', 'legged', 'dog', 'img', '1234', 'lodz', '犬', 'で', 'す']
@@ -53,8 +54,8 @@ def tokens(text: str) -> list[str]:
 
 
 def space_words(texts: Sequence[str]) -> str:
-    """Return the words of ``texts`` separated by spaces, one line per text. One call is faster than
-    one call per text."""
+    """Return the words of ``texts`` separated by spaces, one line per text. A single call is faster
+    than a call per text."""
     text = "\n".join([text.replace("\n", " ") for text in texts])
     return folded(text).translate(_WORDS)
 
@@ -62,11 +63,11 @@ def space_words(texts: Sequence[str]) -> str:
 class WordRanking:
     """Compute BM25 over the rows of several segments.
 
-    The formula is that of Robertson and Zaragoza, The Probabilistic Relevance Framework: BM25 and
-    Beyond, 2009, in the form of Elasticsearch: the sum, over the words w of a text, of ln(1 + (N -
-    N_w + 0.5) / (N_w + 0.5)) * (K1 + 1) * f / (f + K1 * (1 - B + B * length / mean length)), which
-    is above 0 for every row with such a word. Rows without words count neither in N nor in the
-    mean.
+    The formula is from Robertson and Zaragoza, The Probabilistic Relevance Framework: BM25 and
+    Beyond, 2009, in the variant that Elasticsearch uses: the sum, over the words w of a text, of
+    ln(1 + (N - N_w + 0.5) / (N_w + 0.5)) * (K1 + 1) * f / (f + K1 * (1 - B + B * length / mean
+    length)), which is positive for every row that contains such a word. Rows without words are not
+    included in N and in the mean.
     """
 
     def __init__(
@@ -74,8 +75,8 @@ class WordRanking:
         segments: Sequence[TextStore | None],
         live: Sequence[Array | None],
     ) -> None:
-        """Set up a ranking. In each segment, ``live`` (n,) is 0 for deleted rows, or None if no row
-        is deleted. A segment without words is None."""
+        """Set up a ranking. For each segment, ``live`` (n,) is 0 for deleted rows, or None if no
+        rows are deleted. Segments without words are None."""
         self._segments = segments
         self._live = [None if alive is None else alive != 0 for alive in live]
         pairs = zip(segments, self._live, strict=True)
@@ -87,11 +88,11 @@ class WordRanking:
         self._mean = sum(int(part.sum(dtype=np.int64)) for part in lengths) / max(self._n, 1)
 
     def scores(self, text: str) -> list[Doubles]:
-        """Return scores (n,) for each segment: 0 for deleted rows and for rows that share no word
-        with ``text``.
+        """Return scores (n,) for each segment, which are 0 for deleted rows and for rows that share
+        no words with ``text``.
 
-        A word that occurs twice in ``text`` counts twice. Scores are bit-identical however rows are
-        spread over segments.
+        A word that occurs twice in ``text`` counts twice. Scores do not depend on the distribution
+        of rows over segments, to the last bit.
         """
         sums = [np.zeros(segment.n if segment else 0) for segment in self._segments]
         for word, times in sorted(Counter(tokens(text)).items()):
@@ -137,7 +138,8 @@ class WordRanking:
 
 
 def _forms(segment: TextStore) -> dict[str, list[str]]:
-    """Return the unfolded words of an old file, grouped by their folded form (see ``tokens``)."""
+    """Return the unfolded words in a file of an older version, grouped by their folded forms (see
+    ``tokens``)."""
     forms: dict[str, list[str]] = {}
     words = list(segment.vocabulary())
     for word, line in zip(words, space_words(words).split("\n"), strict=True):

@@ -40,14 +40,15 @@ from .npy_files import DAMAGED, Files, Output, load_array, name_of, reading
 
 _COMMIT = re.compile(r"commit-[0-9a-f]{16}\.json")
 _File: TypeAlias = Annotated[str, Meta(pattern=r"(?a)^[A-Za-z][\w.-]*(/\w[\w.-]*)?\Z")]
-"""The relative path of a file or folder of an index, which cannot lead out of the index."""
+"""Relative path of a file or folder in an index. The pattern prevents paths outside the index."""
 LOADING = "loading.json"
 CHECKED = ".checked"
 
 
 @dataclass(frozen=True)
 class SegmentEntry:
-    """Segment in a commit: the name of its folder, and the name of its tombstone file, if any."""
+    """Segment in a commit, with the name of its folder and the name of its tombstone file if there
+    is one."""
 
     name: _File
     rows: Count
@@ -85,7 +86,7 @@ class _Entries(Struct):
 
 
 def read(path: Path) -> Commit:
-    """Read a commit. Raises ManifestError if it is damaged or has a newer format."""
+    """Read a commit. Raises ManifestError if the commit is damaged or has a newer format."""
     with reading(path):
         entries = typed(read_json(path), _Entries)
         manifest = Manifest.from_dict(entries.manifest, where=str(path))
@@ -106,7 +107,8 @@ def current(home: Path) -> str:
 
 
 def read_current(home: Path) -> tuple[str, Commit]:
-    """Return the current commit and its name. Raises ManifestError if either is damaged."""
+    """Return the name of the current commit and the commit. Raises ManifestError if one of them is
+    damaged."""
     name = current(home)
     path = home / name
     if not _COMMIT.fullmatch(name):
@@ -128,16 +130,17 @@ def read_current(home: Path) -> tuple[str, Commit]:
 
 
 def publish(home: Path, commit: Commit) -> None:
-    """Make ``commit`` the current commit in ``home``. All its files must already be synced.
+    """Make ``commit`` the current commit in ``home``. All files of the commit must already be
+    synced.
 
-    Files without a stamp were just written, so they are recorded as verified.
+    Files without a stamp have just been written, so they are recorded as verified.
     """
     data = commit.to_json().encode()
     name = f"commit-{hashlib.sha256(data).hexdigest()[:16]}.json"
     _replace_file(home / name, data)
     fs.sync(home)
     _replace_file(home / "CURRENT", name.encode())
-    # The engine may have created the parent folders too.
+    # The engine may have created the parent folders as well.
     for folder in (home, *home.parents[:2]):
         fs.sync(folder)
     known = _read_checks(home)
@@ -145,7 +148,7 @@ def publish(home: Path, commit: Commit) -> None:
 
 
 def note_load(home: Path, commit: Commit) -> None:
-    """Record the progress of a load."""
+    """Record the progress of a load, so that it can be resumed."""
     _replace_file(home / LOADING, commit.to_json().encode())
     fs.sync(home)
 
@@ -161,15 +164,15 @@ def broken_load(home: Path) -> Commit | None:
 
 
 def forget_done_load(home: Path, manifest: Manifest) -> None:
-    """Remove the record of a load of ``manifest`` that was published but killed right
-    afterwards."""
+    """Remove the record of a load of ``manifest`` that was killed right after it had been
+    published."""
     with suppress(ManifestError):
         if read(home / LOADING).manifest.same_contents(manifest):
             fs.remove(home / LOADING)
 
 
 def keep_dead(home: Path, rows: Array) -> tuple[str, Files]:
-    """Write the deleted rows of a segment to a file named after its contents."""
+    """Write the deleted rows of a segment to a file whose name is derived from its contents."""
     path = home / ".dead.tmp"
     with fs.create(path) as handle:
         np.save(handle, rows, allow_pickle=False)
@@ -181,7 +184,7 @@ def keep_dead(home: Path, rows: Array) -> tuple[str, Files]:
 
 
 def keep_codec(home: Path, arrays: Mapping[str, Array]) -> tuple[str, Files]:
-    """Write a codec's learned arrays to a folder named after its contents."""
+    """Write the learned arrays of a codec to a folder whose name is derived from its contents."""
     stage = home / "building-codec"
     fs.remove(stage)
     fs.make(stage)
@@ -194,8 +197,8 @@ def keep_codec(home: Path, arrays: Mapping[str, Array]) -> tuple[str, Files]:
 
 
 def keep_folder(stage: Path, kind: str, files: Files) -> tuple[str, Files]:
-    """Rename a finished folder to the name derived from its contents. Return that name, and the
-    files with paths relative to the parent folder."""
+    """Rename a finished folder to a name derived from its contents. Return the name, and the files
+    with paths relative to the parent folder."""
     name = f"{kind}-{name_of(files)}"
     home = stage.parent
     if (home / name).exists():
@@ -208,7 +211,7 @@ def keep_folder(stage: Path, kind: str, files: Files) -> tuple[str, Files]:
 
 
 def load_codec(home: Path, commit: Commit) -> dict[str, Array]:
-    """Load the learned arrays of a commit's codec."""
+    """Load the learned arrays of the codec in a commit."""
     return {Path(name).stem: load_array(home / name) for name in commit.inside(commit.codec)}
 
 
@@ -223,11 +226,11 @@ def sweep(home: Path, commits: Iterable[Commit], names: Iterable[str]) -> None:
 
 
 def check(home: Path, commit: Commit) -> None:
-    """Raise ManifestError, naming the file, if a file is missing, cut short, or changed since it
-    was written.
+    """Raise ManifestError with the name of the file if a file is missing, truncated, or changed
+    since it was written.
 
-    A file that still has the stamp of its last verification is not read; all other files are read
-    and compared. ``damage`` reads all files.
+    Files that still have the stamp of their last verification are not read; all other files are
+    read and compared. ``damage`` reads all files.
     """
     known = _read_checks(home)
     stamps = {}
@@ -243,8 +246,8 @@ def check(home: Path, commit: Commit) -> None:
 
 
 def damage(folder: Path, files: Files) -> list[str]:
-    """Return the names of ``files`` in a folder that have changed or are missing; reads all
-    files."""
+    """Return the names of ``files`` in a folder that have changed or are missing. All files are
+    read."""
     return [
         str(folder / name)
         for name, (size, digest) in files.items()
@@ -253,8 +256,8 @@ def damage(folder: Path, files: Files) -> list[str]:
 
 
 def stamp(path: Path) -> list[int]:
-    """Return the size, times and inode of a file, which change when it is written, or [-1] if the
-    file is missing."""
+    """Return the size, times and inode of a file, which change when the file is written, or [-1] if
+    the file is missing."""
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -274,7 +277,7 @@ def _read_checks(home: Path) -> dict[str, list[int]]:
 
 
 def _remember(home: Path, stamps: Mapping[str, list[int]]) -> None:
-    # If the stamps are lost or the folder is read-only, files are simply compared again.
+    # If stamps are lost or the folder is read-only, files are simply compared again.
     note = home / f"{CHECKED}.{os.getpid()}.tmp"
     with suppress(OSError):
         try:

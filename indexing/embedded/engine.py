@@ -59,12 +59,12 @@ PARTS = {
     "concepts": "concepts",
     "concept": "concepts",
 }
-"""The component of an index's size to which a file counts, by the first word of the file name."""
+"""Part of the index to which a file belongs, by the first word of the file name."""
 
 
 def _refusing(method: Callable[P, T]) -> Callable[P, T]:
-    """Decorate an index method so that mismatched arrays trigger a check of the files before a file
-    is reported as damaged. Forged files can have correct digests."""
+    """Decorate an index method so that the files are checked if arrays do not match each other,
+    before the index is reported as damaged. Forged files can have correct digests."""
 
     @wraps(method)
     def call(*given: P.args, **options: P.kwargs) -> T:
@@ -79,7 +79,7 @@ def _refusing(method: Callable[P, T]) -> Callable[P, T]:
 
 
 class EmbeddedEngine:
-    """Search an open index, memory-mapped, at the commit that was current when it was opened."""
+    """Search a memory-mapped index as of the commit that was current when the index was opened."""
 
     exact_vectors = True
     searches_words = True
@@ -133,8 +133,7 @@ class EmbeddedEngine:
         return self.damaged_files()
 
     def arrays(self) -> dict[str, Array]:
-        """Return the codec's arrays, whose digests were checked against the commit when the index
-        was opened."""
+        """Return the arrays of the codec, whose digests were verified when the index was opened."""
         return self._arrays
 
     @_refusing
@@ -272,7 +271,8 @@ class EmbeddedEngine:
 
     @_refusing
     def passing(self, modality: Modality, filters: Sequence[Filter], most: int) -> set[str]:
-        """Return ids of items that pass all filters, including the ``most`` smallest ids."""
+        """Return ids of items that pass all filters, including at least the ``most`` smallest
+        ids."""
         chosen = self._ranking(modality, tuple(filters)).passing_rows()
         pairs = zip(self._parts, chosen, strict=True)
         return set().union(*(part.segment.ids(rows[:most]) for part, rows in pairs))
@@ -315,13 +315,13 @@ class EmbeddedEngine:
         return counts
 
     def damaged_files(self) -> list[str]:
-        """Return the names of files whose bytes have changed; reads all files."""
+        """Return the names of files whose content has changed. All files are read."""
         return commits.damage(self._home, self._commit.files)
 
 
 def _compact_code(opened: Snapshot) -> CompactCode | None:
-    """Return the code that orders candidates before their vectors are read, or None for a small
-    index or if a segment lacks compact codes."""
+    """Return the code by which candidates are ranked before their vectors are read, or None if the
+    index is small or if a segment has no compact codes."""
     parts = [part for part in opened.parts if len(part.segment)]
     if sum(map(len, parts)) < LEAST or any(part.segment.compact is None for part in parts):
         return None
@@ -330,6 +330,5 @@ def _compact_code(opened: Snapshot) -> CompactCode | None:
 
 
 def _order(groups: Sequence[Located]) -> Ints:
-    """Return the permutation that puts the rows of all parts, one part after another, into the
-    order of the ids."""
+    """Return the permutation that sorts the concatenated rows of all parts by id."""
     return np.argsort(np.concatenate([np.zeros(0, np.int64), *(each[1] for each in groups)]))

@@ -1,8 +1,8 @@
 """Perform all file operations of the embedded engine in one place, so that crash tests can replace
 them.
 
-After ``create`` and ``adopt`` the bytes of a file survive a power cut; its name survives only after
-``sync`` of its folder.
+After ``create`` and ``adopt``, the content of a file survives a power failure; its name survives
+only after ``sync`` of its folder.
 """
 
 import os
@@ -17,7 +17,7 @@ from boc.errors import BackendError, advice
 
 @contextmanager
 def _report_errors(path: Path) -> Iterator[None]:
-    """Turn system errors about an unwritable file into BackendError."""
+    """Convert system errors to BackendError if a file cannot be written."""
     try:
         yield
     except OSError as error:
@@ -28,8 +28,8 @@ def _report_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def create(path: Path) -> Iterator[BinaryIO]:
-    """Open a new file for writing; its bytes are synced when the block succeeds. Raises
-    BackendError if that fails."""
+    """Open a new file for writing, and sync its content when the ``with`` block ends without an
+    error. Raises BackendError if the file cannot be written."""
     with _report_errors(path), path.open("wb") as handle:
         yield handle
         handle.flush()
@@ -37,7 +37,8 @@ def create(path: Path) -> Iterator[BinaryIO]:
 
 
 def adopt(path: Path) -> None:
-    """Sync the bytes of a file that other code wrote. Raises BackendError if that fails."""
+    """Sync the content of a file that other code has written. Raises BackendError if the file
+    cannot be written."""
     with _report_errors(path):
         _sync(path)
 
@@ -53,5 +54,5 @@ def make(folder: Path) -> None:
 
 
 def rename(old: Path, new: Path) -> None:
-    """Rename a file or folder, replacing a file with the new name."""
+    """Rename a file or folder. An existing file with the new name is replaced."""
     old.replace(new)

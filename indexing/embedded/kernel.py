@@ -1,8 +1,8 @@
-"""Find the best rows of queries in one native call: read the posting lists of some parts, then
-compute products with stored vectors.
+"""Find the best rows for queries in one native call, which reads the posting lists of all parts and
+then computes products with stored vectors.
 
-``_search.c`` lets other threads run meanwhile. Callers do the same work in numpy if it was not
-built.
+``_search.c`` releases the GIL. If the native module is not compiled, callers perform the same steps
+with NumPy.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ except ImportError:  # the package was installed without a C compiler
     _search = None  # type: ignore[assignment]
 
 BLOCK = 65536  # number of rows per block of posting lists
-CODES = 64  # number of cached query codes, one for each modality of queries and each budget
+CODES = 64  # number of cached query codes, one per query modality and budget
 
 Arrays: TypeAlias = tuple[Array | None, ...]
-"""The arrays of a part: starts, rows, frequencies and peaks of its posting lists; mask; bytes and
-offsets of ids; vectors or None."""
+"""Arrays of a part: starts, rows, frequencies and peaks of the posting lists; mask; bytes and
+offsets of the ids; vectors or None."""
 
 
 class TopRows(NamedTuple):
-    """Best rows of n queries, best first, with equal scores ordered by id. The buffers have
-    ``width`` places per query, of which query i fills ``counts[i]`` (int64). They contain part
+    """Best rows of n queries, sorted by descending score, then by id. The buffers have ``width``
+    places per query, of which ``counts[i]`` (int64) are filled for query i. They contain part
     numbers (int32), rows (int64) and scores (float64)."""
 
     width: int
@@ -43,7 +43,7 @@ class TopRows(NamedTuple):
     counts: Any
 
     def lengths(self) -> list[int]:
-        """Return the number of rows of each query."""
+        """Return the number of rows for each query."""
         lengths: list[int] = np.frombuffer(self.counts, np.int64).tolist()
         return lengths
 
@@ -71,10 +71,10 @@ class TopRows(NamedTuple):
 
 
 class Kernel:
-    """Search several parts, each given by its arrays and its number of rows.
+    """Search several parts, each of which consists of arrays and a number of rows.
 
-    ``dim`` is the dimension of the vectors, or 0 without vectors. Raises ValueError for arrays that
-    do not match each other.
+    ``dim`` is the dimension of the vectors, or 0 if there are no vectors. Raises ValueError if the
+    arrays do not match each other.
     """
 
     def __init__(
@@ -113,13 +113,13 @@ class Kernel:
         plan: Plan,
         vectors: Floats | None = None,
     ) -> tuple[TopRows, int, int] | None:
-        """Return the k best rows of each query, the total number of candidates, and the number of
+        """Return the k best rows for each query, the total number of candidates, and the number of
         queries that were compared with all rows that pass.
 
-        With ``vectors`` (n, d) of the queries, rows are ranked by dot products. ``queries`` may
-        then be the code that computes the terms of these vectors, which must be plain
-        (``boc.vectors.are_plain``). Returns None if the native code was not built, if a score may
-        be 2**32 or more, or if arrays have other types.
+        If ``vectors`` (n, d) of the queries are given, rows are ranked by dot products. ``queries``
+        can then be the code that computes the terms of these vectors, which must be plain
+        (``boc.vectors.are_plain``). Returns None if the native module is not compiled, if a score
+        could reach 2**32, or if arrays have unsupported types.
         """
         if _search is None or self._parts is None:
             return None

@@ -21,8 +21,8 @@ from .segment import Segment, load
 
 T = TypeVar("T")
 Located: TypeAlias = "tuple[LiveSegment, Ints, Ints]"
-"""A part that contains some ids of a list: the positions of these ids in the list, and their
-rows."""
+"""Part that contains some of the ids in a list, with the positions of these ids in the list and
+their rows."""
 
 
 @dataclass(eq=False)
@@ -41,12 +41,12 @@ class LiveSegment:
         return len(self.segment) if self.live is None else int(np.count_nonzero(self.live))
 
     def find(self, key: str) -> int | None:
-        """Return the live row of an id, or None."""
+        """Return the live row of an id, or None if there is no such row."""
         row = self.segment.find(key)
         return row if row is not None and (self.live is None or self.live[row]) else None
 
     def remove(self, key: str) -> bool:
-        """Mark the row of an id as deleted; return whether a live row existed."""
+        """Mark the row of an id as deleted, and return whether a live row existed."""
         row = self.find(key)
         if row is None:
             return False
@@ -62,7 +62,7 @@ class LiveSegment:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Snapshot of an index, whose parts stay valid even if files are removed."""
+    """Snapshot of an index. The parts stay valid even if files are removed."""
 
     manifest: Manifest
     arrays: dict[str, Array]
@@ -71,11 +71,11 @@ class Snapshot:
 
 
 def open_current(home: Path, *, scattered: bool = False) -> Snapshot:
-    """Open the current commit in ``home``. Raises ManifestError, naming the file, for a file that
+    """Open the current commit in ``home``. Raises ManifestError with the name of the file if a file
     is missing, damaged or in another format.
 
-    ``scattered`` announces random access to the vectors, as in searches, instead of sequential
-    reading.
+    ``scattered`` advises the system to expect random access to the vectors, as in searches, instead
+    of sequential access.
     """
     _, commit = commits.read_current(home)
     commits.check(home, commit)
@@ -94,7 +94,8 @@ def open_current(home: Path, *, scattered: bool = False) -> Snapshot:
 
 
 def open_parts(home: Path, commit: Commit, scattered: bool = False) -> list[LiveSegment]:
-    """Open the parts of a commit. Raises ManifestError, naming the file, for a damaged file."""
+    """Open the parts of a commit. Raises ManifestError with the name of the file if a file is
+    damaged."""
     parts = []
     for entry in commit.segments:
         segment = load(home / entry.name, commit.manifest, scattered=scattered)
@@ -124,8 +125,8 @@ def masks_of(
     modality: Modality | None,
     filters: Sequence[Filter],
 ) -> list[NDArray[np.uint8] | None]:
-    """Return a row mask for each part: live rows of this modality that pass all filters, or None if
-    all rows do."""
+    """Return a mask for each part that selects the live rows of this modality that pass all
+    filters, or None if all rows pass."""
     masks = []
     for part in parts:
         segment = part.segment
@@ -133,7 +134,7 @@ def masks_of(
         if modality is not None and segment.counts()[modality] < len(segment):
             marks.append((segment.modality == MODALITIES.index(modality)).view(np.uint8))
         for condition in filters:
-            # If no item in a segment has metadata, only != is true.
+            # In a segment whose items have no metadata, only != is true.
             passed = np.full(len(segment), condition.op == "!=")
             if condition.ids:
                 rows = [row for key in condition.ids if (row := part.find(key)) is not None]
@@ -152,7 +153,7 @@ def read(
     of: Callable[[Segment, Ints], list[T]],
 ) -> list[T]:
     """Return the values that ``of`` reads from ``rows`` (m,) in the parts with these ``numbers``
-    (m,), in the given order."""
+    (m,), in the same order."""
     if len(parts) == 1:
         return of(parts[0].segment, rows)
     values = np.empty(len(rows), object)
@@ -164,8 +165,8 @@ def read(
 
 
 def owner(parts: Sequence[LiveSegment], key: str) -> tuple[LiveSegment, int]:
-    """Return the part that contains an id, and the id's row there. Raises KeyError for an unknown
-    id."""
+    """Return the part that contains an id, and the row of the id in this part. Raises KeyError if
+    the id is unknown."""
     for part in parts:
         row = part.find(key)
         if row is not None:
@@ -174,7 +175,7 @@ def owner(parts: Sequence[LiveSegment], key: str) -> tuple[LiveSegment, int]:
 
 
 def locate(parts: Sequence[LiveSegment], ids: Sequence[str]) -> list[Located]:
-    """Return the parts that contain some of ``ids``. Raises KeyError for an unknown id."""
+    """Return the parts that contain some of ``ids``. Raises KeyError if an id is unknown."""
     owners = [owner(parts, key) for key in ids]
     located = []
     for part in parts:

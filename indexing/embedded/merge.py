@@ -1,4 +1,4 @@
-"""Merge segments, so that an index has few of them."""
+"""Merge segments to keep their number small."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from .segment import Segment, load, merge
 
 MERGE = 8  # number of segments of similar size that are merged into one
 FEW = 1 << 14
-"""Number of rows below which segments are merged with each other at once, since each small segment
-costs a query as much as a large segment."""
+"""Segments with fewer rows are merged immediately, because a query needs the same overhead for a
+small segment as for a large segment."""
 LIVE = 0.9
-"""Smallest share of live rows in a segment, since queries also read the terms of deleted rows."""
+"""Minimum fraction of live rows in a segment, because queries also read the terms of deleted
+rows."""
 
 
 @dataclass
@@ -37,14 +38,14 @@ class Merger:
     code: CompactCode | None
 
     def add(self, segment: Segment) -> None:
-        """Store a segment as a part, then merge the parts that are due."""
+        """Store a segment as a part, then merge parts if necessary."""
         self.parts.append(self._write_merge([LiveSegment("", segment)]))
         while ripe := _ripe(self.parts, 0):
             self._merge(ripe)
 
     def settle(self) -> None:
-        """Merge all parts that are due, and rewrite segments with many deleted rows; a rewritten
-        segment takes in all smaller segments."""
+        """Merge all parts that should be merged, and rewrite segments with a lot of deleted rows. A
+        rewritten segment is merged with all smaller segments."""
         while ripe := _ripe(self.parts, FEW) or self._worn():
             self._merge(ripe)
 
@@ -53,8 +54,8 @@ class Merger:
         return [part for part in self.parts if worn and len(part) <= max(worn)]
 
     def compact(self) -> None:
-        """Merge all parts into one, unless the index is already a single part with all files and
-        without deleted rows."""
+        """Merge all parts into one, unless the index already consists of a single part with all
+        files and without deleted rows."""
         for part in self.parts:
             uncoded = self.code is not None and part.segment.compact is None
             if len(self.parts) > 1 or part.live is not None or uncoded:
@@ -87,7 +88,7 @@ def _ripe(parts: Sequence[LiveSegment], few: int) -> list[LiveSegment]:
     otherwise ``MERGE`` parts of the smallest full size class, or an empty list."""
     sizes = defaultdict(list)
     for part in parts:
-        if len(part):  # skips parts without live rows
+        if len(part):  # skip parts without live rows
             sizes[-1 if len(part) < few else int(math.log(len(part), MERGE))].append(part)
     for size, ripe in sorted(sizes.items()):
         if len(ripe) >= (2 if size < 0 else MERGE):

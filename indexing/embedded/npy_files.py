@@ -24,7 +24,7 @@ from .string_column import Strings
 Files: TypeAlias = dict[str, tuple[int, str]]
 """Size and SHA-256 of each file, by name."""
 
-SMALL = 1 << 16  # largest size in bytes of a file that is read as a whole
+SMALL = 1 << 16  # maximum size in bytes of a file that is read instead of mapped
 DAMAGED = "rebuild the index with <boc index --replace>"
 _HEADER = re.compile(
     rb"\x93NUMPY\x01\0..\{'descr': '([<|][a-zA-Z]\d+)', 'fortran_order': False, 'shape': \(([\d, "
@@ -34,7 +34,7 @@ _HEADER = re.compile(
 
 
 class Output:
-    """Write the files of a folder; each file is synced to disk when its method returns."""
+    """Write the files in a folder. Each file is synced to disk when its method returns."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -75,7 +75,7 @@ class Output:
 
 
 class HashingFile:
-    """File that computes the digest of its bytes while they are written."""
+    """File that computes a digest of the data while writing it."""
 
     def __init__(self, handle: BinaryIO) -> None:
         self._handle = handle
@@ -92,7 +92,7 @@ class HashingFile:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Raise ManifestError if an index file is unreadable or differs from the written file."""
+    """Raise ManifestError if an index file cannot be read or is damaged."""
     try:
         yield
     except (OSError, ValueError, TypeError) as error:
@@ -102,10 +102,10 @@ def reading(path: Path) -> Iterator[None]:
 
 def load_array(path: Path, *, scattered: bool = False) -> Array:
     """Map a .npy file in row-major order. Raises ManifestError if the file has another format or is
-    cut short.
+    truncated.
 
-    The header is parsed here, since numpy parses it as a Python expression, which is slower and may
-    fail in threads (CPython 3.11).
+    The header is parsed here because NumPy parses it as a Python expression, which is slower and
+    can fail in threads (CPython 3.11).
     """
     with reading(path):
         mapped = _map(path)
@@ -120,13 +120,13 @@ def load_array(path: Path, *, scattered: bool = False) -> Array:
             header.end(),
         ).reshape(shape)
     if scattered and isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_RANDOM"):
-        mapped.madvise(mmap.MADV_RANDOM)  # otherwise the system reads 100 kB around each row
+        mapped.madvise(mmap.MADV_RANDOM)  # otherwise, the system reads 100 kB around each row
     return array
 
 
 def _map(path: Path) -> mmap.mmap | bytes:
-    """Map a file into memory. Small files are read instead, since each map takes a file descriptor
-    and edits create many small files."""
+    """Map a file into memory. Small files are read instead, because each map needs a file
+    descriptor and edits create a lot of small files."""
     with path.open("rb") as handle:
         if os.fstat(handle.fileno()).st_size <= SMALL:
             return handle.read()
@@ -134,9 +134,9 @@ def _map(path: Path) -> mmap.mmap | bytes:
 
 
 def release(array: Array) -> None:
-    """Release the pages of a mapped array that were read. They stay in the page cache, but no
-    longer count as memory of the process. This has no effect on arrays in memory, or on systems
-    without madvise."""
+    """Release the pages of a mapped array that have been read. They stay in the page cache, but no
+    longer count as memory of the process. The function has no effect on arrays in memory or on
+    systems without madvise."""
     owner: Any = array
     while isinstance(owner, np.ndarray):
         owner = owner.base
@@ -147,12 +147,14 @@ def release(array: Array) -> None:
 
 
 def rows_of(mask: NDArray[np.uint8] | None, n: int) -> Ints:
-    """Return the rows of ``n`` that a mask selects, in ascending order; None selects all rows."""
+    """Return the rows among ``n`` rows that a mask selects, in ascending order. None selects all
+    rows."""
     return np.arange(n) if mask is None else np.flatnonzero(mask)
 
 
 def load_strings(folder: Path, name: str) -> Strings:
-    """Map a column of strings. Raises ManifestError, naming the file, for a damaged file."""
+    """Map a column of strings. Raises ManifestError with the name of the file if a file is
+    damaged."""
     offsets = load_array(folder / f"{name}.npy")
     path = folder / f"{name}.bin"
     with reading(path):
@@ -163,7 +165,7 @@ def load_strings(folder: Path, name: str) -> Strings:
 
 
 def name_of(files: Files) -> str:
-    """Return the name for a set of files; the same bytes give the same name."""
+    """Return a name derived from the names, sizes and digests of ``files``."""
     listed = "".join(f"{name} {size} {digest}\n" for name, (size, digest) in sorted(files.items()))
     return hashlib.sha256(listed.encode()).hexdigest()[:12]
 
@@ -174,14 +176,14 @@ def write_header(handle: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> N
 
 
 def offsets_of(lengths: Sequence[int] | Ints) -> Ints:
-    """Return the offsets of concatenated sets with these lengths, int64 (n + 1,)."""
+    """Return the offsets of concatenated sets with the given lengths, int64 (n + 1,)."""
     offsets: Ints = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     return offsets
 
 
 def spans(counts: NDArray[np.integer[Any]], most: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of consecutive lists with at most ``most`` entries in total, or a single longer
-    list; ``counts`` contains the lengths of the lists."""
+    """Yield ranges of consecutive lists with at most ``most`` entries in total, or with a single
+    longer list. ``counts`` contains the lengths of the lists."""
     ends = np.cumsum(counts)
     first = 0
     while first < len(counts):

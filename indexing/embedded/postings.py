@@ -102,12 +102,12 @@ class Postings:
 
     @cached_property
     def arrays(self) -> tuple[Array, ...]:
-        """Return the arrays for the kernel. The last array contains the largest frequency of each
+        """Return the arrays for the kernel. The last array contains the maximum frequency of each
         term, or 0 if the kernel has not computed it yet."""
         return self.starts, self.rows, self.frequencies, np.zeros(self.n_terms, np.uint32)
 
     def scores(self, terms: Array, weights: Array) -> Doubles:
-        """Return scores (n,) of all rows for one query, which are integers and exact up to
+        """Return the scores (n,) of all rows for one query. Scores are integers and are exact up to
         2**53."""
         if weights.min(initial=0) < 0:
             raise ValueError(f"the weights of a query must not be negative, got {weights.min()}")
@@ -122,8 +122,8 @@ class Postings:
         first: int,
         last: int,
     ) -> tuple[Ints, NDArray[np.int32], NDArray[np.int32]]:
-        """Return the lists of terms ``first`` to ``last`` - 1: their offsets, and the concatenated
-        rows and frequencies."""
+        """Return the posting lists of the terms from ``first`` to ``last`` - 1: offsets,
+        concatenated rows and concatenated frequencies."""
         bounds = self.starts[first * self.blocks : last * self.blocks + 1].astype(np.int64)
         span = slice(int(bounds[0]), int(bounds[-1]))
         blocks = np.arange(self.blocks, dtype=np.int32)
@@ -131,7 +131,7 @@ class Postings:
         return bounds[:: self.blocks] - bounds[0], rows, self._frequencies(span, len(rows))
 
     def matrix_of(self, chosen: Ints) -> TermMatrix:
-        """Return the ``chosen`` rows (len(chosen), V) of the term matrix, in the given order.
+        """Return the ``chosen`` rows (len(chosen), V) of the term matrix, in the same order.
 
         Only the blocks that contain these rows are read.
         """
@@ -145,7 +145,7 @@ class Postings:
             rows = np.concatenate([self.rows[:0], *(self.rows[begin:end] for begin, end in spans)])
             listed = self._absolute(rows, ends - begins, np.array([b], np.int32))
             at = np.flatnonzero(np.isin(listed, wanted))
-            # ends of the lists in this array; in the file, lists of other blocks lie between them
+            # Ends of the lists in this array. In the file, lists of other blocks are between them.
             lasts = np.cumsum(ends - begins)
             terms = np.searchsorted(lasts, at, side="right")
             frequencies = self._frequencies(at + (ends - lasts)[terms], len(at))
@@ -191,8 +191,8 @@ class Postings:
         lengths: Ints,
         blocks: NDArray[np.int32],
     ) -> NDArray[np.int32]:
-        """Return rows of the segment for rows in ``blocks``, given as lists whose blocks have
-        ``lengths``."""
+        """Convert rows within ``blocks`` to rows of the segment. ``lengths`` contains the number of
+        rows for each block."""
         if lengths.min(initial=0) < 0 or lengths.sum() != len(rows):
             raise ValueError(
                 "the postings are damaged: a list does not end where it should; rebuild the index",

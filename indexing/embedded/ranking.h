@@ -1,21 +1,20 @@
-/* Candidates of a query in several parts, and the k best of them by (-score, id).
-
-   Candidates are listed part by part, by ascending row. Rows of a part are ordered by id, so that of two candidates of
-   one part the first has the smaller id; ids are read only where candidates of several parts have equal scores. */
+/* Candidates of a query in several parts, and selection of the k best by (-score, id). Candidates are listed part by
+ * part, in ascending row order. The rows of a part are sorted by id, so the first of two candidates in a part has the
+ * smaller id. Ids are read only if candidates in several parts have equal scores. */
 
 #ifndef BOC_RANKING_H
 #define BOC_RANKING_H
 
 #include "topk.h"
 
-/* The ids of a part: UTF-8, whose order is that of code points, and offsets. */
+/* Ids of a part: UTF-8 bytes, which sort in the same order as code points, and offsets. */
 typedef struct {
     const uint8_t *bytes;
     const int64_t *offsets;
-    int64_t size; /* of the bytes */
+    int64_t size; /* number of bytes */
 } Ids;
 
-/* A candidate at some ``place`` of the list, and its id: none if all candidates are of one part. */
+/* Candidate at a ``place`` in the list, and its id, which is not set if all candidates are in the same part. */
 typedef struct {
     uint32_t rank;
     int64_t place, length;
@@ -23,12 +22,12 @@ typedef struct {
 } Ranked;
 
 typedef struct {
-    const Ids *ids; /* of each part; NULL if there is one part */
+    const Ids *ids; /* ids of each part; NULL if there is only one part */
     int64_t *rows, n;
     int32_t *parts;
-    uint32_t *ranks;   /* sort keys of their scores */
-    uint8_t *dropped;  /* room for a mark each, all 0 between calls: keep_largest takes back what drop_ties sets */
-    Ranked *ranked;    /* room for all: drop_ties lists ties of the first part from the begin, others from the end */
+    uint32_t *ranks;   /* sort keys of the scores */
+    uint8_t *dropped;  /* one mark per candidate, all 0 between calls: keep_largest clears the marks */
+    Ranked *ranked;    /* room for all candidates: drop_ties lists ties in the first part first, other ties last */
 } Candidates;
 
 static int best_first(const void *one, const void *other)
@@ -50,15 +49,16 @@ static Ranked ranked_at(const Candidates *c, int64_t place)
     if (c->ids != NULL) {
         const Ids *ids = c->ids + c->parts[place];
         const int64_t begin = ids->offsets[c->rows[place]], end = ids->offsets[c->rows[place] + 1];
-        const int sound = 0 <= begin && begin <= end && end <= ids->size; /* or damaged: then it counts as empty */
+        const int sound = 0 <= begin && begin <= end && end <= ids->size; /* damaged ids count as empty */
         found.id = ids->bytes + (sound ? begin : 0);
         found.length = sound ? end - begin : 0;
     }
     return found;
 }
 
-/* Drop all but ``kept`` of the ``tied`` candidates of a rank, those of larger ids. The candidates of the first part, as a
-   rule the largest, are in the order of their ids, so that a binary search reads few ids. */
+/* Keep the ``kept`` candidates with the smallest ids among the ``tied`` candidates of a rank, and drop the others. The
+ * candidates in the first part, which is usually the largest, are sorted by id, so a binary search reads only a few
+ * ids. */
 static void drop_ties(Candidates *c, uint32_t rank, int64_t tied, int64_t kept)
 {
     int64_t mine = 0, others = 0, part = -1;
@@ -70,7 +70,7 @@ static void drop_ties(Candidates *c, uint32_t rank, int64_t tied, int64_t kept)
             c->ranked[tied - ++others] = ranked_at(c, i);
     const Ranked *rest = c->ranked + mine;
     qsort(c->ranked + mine, (size_t)others, sizeof *rest, best_first);
-    int64_t low = kept > others ? kept - others : 0, high = kept < mine ? kept : mine; /* of the part are kept */
+    int64_t low = kept > others ? kept - others : 0, high = kept < mine ? kept : mine; /* bounds for the first part */
     while (low < high) {
         const int64_t middle = (low + high) / 2;
         const Ranked one = ranked_at(c, c->ranked[middle].place);
@@ -82,7 +82,7 @@ static void drop_ties(Candidates *c, uint32_t rank, int64_t tied, int64_t kept)
         c->dropped[c->ranked[i].place] = i < mine || i - mine >= kept - low;
 }
 
-/* Keep the k of largest ranks in their order, of equal ranks those of the smaller id. */
+/* Keep the k candidates with the largest ranks, in their original order. Among equal ranks, smaller ids are kept. */
 DISPATCHED static void keep_largest(Candidates *c, int64_t k)
 {
     if (c->n <= k)
@@ -107,7 +107,7 @@ DISPATCHED static void keep_largest(Candidates *c, int64_t k)
     c->n = kept;
 }
 
-/* The places of all candidates in ``ranked``, the best first. */
+/* Write the places of all candidates to ``ranked``, best first. */
 static void order(Candidates *c)
 {
     for (int64_t i = 0; i < c->n; i++)

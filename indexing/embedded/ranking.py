@@ -53,7 +53,7 @@ class Ranking:
 
     @cached_property
     def statistics(self) -> Statistics:
-        """Return the statistics from which a plan is made."""
+        """Return the statistics from which a plan is derived."""
         segments = [part.segment for part in self.parts]
         postings = sum(len(each.postings.rows) for each in segments)
         n_terms = max((each.postings.n_terms for each in segments), default=1)
@@ -72,7 +72,8 @@ class Ranking:
         stages: Stages | None,
         near: TopRows | None = None,
     ) -> TopRows:
-        """Return the best rows for all queries. An alignment chooses among the rows ``near``."""
+        """Return the best rows for all queries. An alignment selects only among the rows
+        ``near``."""
         rescore = request.rescore
         best = None
         if rescore is None or rescore.metric == "dot":
@@ -129,8 +130,8 @@ class Ranking:
         return TopRows(width, parts, rows, scores, counts)
 
     def _candidates(self, request: SearchRequest, near: TopRows | None) -> Iterator[RankedRows]:
-        """Yield the rows ``near`` each query if given, otherwise the best ``request.k`` rows by
-        posting lists."""
+        """Yield the rows ``near`` each query if they are given, otherwise the best ``request.k``
+        rows by posting lists."""
         if near is None:
             plan = Plan("terms", request.k, request.k)
             best = self._kernel.best(request.queries, request.k, plan)
@@ -162,8 +163,8 @@ class Ranking:
         rescore: Rescore,
         i: int,
     ) -> RankedRows:
-        """Return the best of the ``chosen`` rows of each part by the vector or concept set of query
-        i."""
+        """Return the best of the ``chosen`` rows in each part, ranked by the vector or the concept
+        set of query i."""
         scored = []
         for part, rows in zip(self.parts, chosen, strict=True):
             if rescore.metric == "dot":
@@ -190,7 +191,8 @@ def _arrays(segment: Segment, mask: NDArray[np.uint8] | None) -> Arrays:
 
 
 def best_of(parts: Sequence[LiveSegment], matches: Sequence[RowScores], k: int) -> RankedRows:
-    """Return the k best rows, in the order (-score, id), among the ``matches`` in each part.
+    """Return the k best rows among the ``matches`` in all parts, sorted by descending score, then
+    by id.
 
     The rows of a part are already ordered by id; ids are read only to order rows of several parts.
     """

@@ -1,4 +1,4 @@
-"""Store n UTF-8 strings as a column, concatenated in one array of bytes."""
+"""Store n UTF-8 strings in a column, concatenated in an array of bytes."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ except ImportError:  # the package was installed without a C compiler
 
 
 class Strings:
-    """Column of strings, in which string i is ``data[offsets[i]:offsets[i + 1]]``. Sorted strings
-    can also be looked up by value.
+    """Column of strings, where string i is ``data[offsets[i]:offsets[i + 1]]``. If the strings are
+    sorted, they can be looked up by value.
 
-    ``data`` is uint8, ``offsets`` int64 (n + 1,); both may be memory-mapped.
+    ``data`` is uint8 and ``offsets`` is int64 (n + 1,). Both can be memory-mapped.
     """
 
     def __init__(self, data: NDArray[np.uint8], offsets: Ints) -> None:
         self.data = data
         self.offsets = offsets
-        # Memory views are used, since slicing an array is ten times as slow.
+        # Use memory views, because slicing an array is ten times as slow.
         self._bytes = data.data
         self._ends = offsets.data
 
@@ -43,13 +43,13 @@ class Strings:
         return str(self._bytes[self._ends[i] : self._ends[i + 1]], "utf-8")
 
     def take(self, rows: Ints) -> list[str]:
-        """Return the strings of ``rows``, in the given order."""
+        """Return the strings for the given rows, in the same order."""
         if _search is None:
             return [self[row] for row in rows.tolist()]
         return _search.strings(np.ascontiguousarray(rows, np.int64), self.data, self.offsets)
 
     def find(self, value: str) -> int | None:
-        """Return the row of ``value`` among sorted strings, or None."""
+        """Return the row of ``value`` among sorted strings, or None if there is no such row."""
         if _search is not None:
             return _search.find(value, self.data, self.offsets)
         row = bisect_left(self, value)

@@ -31,18 +31,18 @@ from boc.vectors import Array, Ints
 from .npy_files import DAMAGED
 
 Occurrences: TypeAlias = tuple[Ints, Array]
-"""The rows that contain a word, in ascending order, and the word's frequency in each row, as
+"""Rows that contain a word, in ascending order, and the frequency of the word in each row, as
 unsigned integers."""
 T = TypeVar("T")
 
 UNREAD = ("unable to open database file", "disk I/O error")
-"""SQLite's messages for SQLITE_CANTOPEN and SQLITE_IOERR: the system refused to open or read a
-file."""
+"""Messages of SQLite for SQLITE_CANTOPEN and SQLITE_IOERR, which mean that the system could not
+open or read a file."""
 
 
 class Lists(NamedTuple):
-    """Concatenated lists of several keys (words, or values of a field) in ascending order: the
-    number of rows per key, these rows, and the key's frequency in each row."""
+    """Concatenated lists for several keys (words, or values of a field) in ascending order: the
+    number of rows per key, the rows, and the frequency of the key in each row."""
 
     keys: Sequence[Any]
     counts: Ints
@@ -51,8 +51,8 @@ class Lists(NamedTuple):
 
 
 def _telling_damage(read: Callable[..., T]) -> Callable[..., T]:
-    """Decorate a method to raise ManifestError for data of an unexpected type or size, which SQLite
-    does not check."""
+    """Decorate a method to raise ManifestError if data have an unexpected type or size, which
+    SQLite does not check."""
 
     @wraps(read)
     def method(store: "TextStore", *arguments: Any) -> T:
@@ -97,7 +97,7 @@ class TextStore:
     @_telling_damage
     def passing(self, condition: Filter) -> NDArray[np.bool_]:
         """Return a mask (n,) of the rows for which ``boc.inputs.metadata.holds`` is true. The field
-        may have any type except text."""
+        can have any type except text."""
         mask = np.zeros(self.n, np.bool_)
         for each in condition.alternatives:
             if each.field in self._fields and each.value == each.value:
@@ -116,8 +116,8 @@ class TextStore:
 
     @_telling_damage
     def occurrences(self, word: str) -> Occurrences:
-        """Return the rows that contain ``word``, a token from ``tokens``, and its frequency in each
-        row."""
+        """Return the rows that contain ``word``, a token from ``tokens``, and the frequency of the
+        word in each row."""
         entries = self._read(
             "SELECT documents, gaps, frequencies FROM words WHERE word = ?",
             (word,),
@@ -162,7 +162,7 @@ class TextStore:
 
     @_telling_damage
     def values(self, field: str) -> Lists:
-        """Return the lists of a field's values."""
+        """Return the lists for the values of a field."""
         if field not in self._fields:
             nothing = np.zeros(0, np.int64)
             return Lists([], nothing, nothing, nothing)
@@ -176,13 +176,13 @@ class TextStore:
         return Lists([value for value, _ in edges], counts, rows, np.ones_like(rows))
 
     def fields(self) -> list[str]:
-        """Return the fields for which some row has a value, without text fields."""
+        """Return the fields that have a value in at least one row, without text fields."""
         return [name for name, (_, count) in self._fields.items() if count]
 
     @_telling_damage
     def rows(self, field: str) -> Ints:
-        """Return the rows that have a value of ``field``, one of the ``fields``; a row with several
-        values appears several times."""
+        """Return the rows that have a value of ``field``, one of the ``fields``. Rows with several
+        values occur several times."""
         data = self._read("SELECT rows FROM fields WHERE field = ?", (self._fields[field][0],))[0][
             0
         ]
@@ -196,8 +196,8 @@ class TextStore:
         return _unpack(data, len(data) // self.n)
 
     def _span(self, condition: Filter) -> tuple[int, int]:
-        """Return the start and end of the rows whose value satisfies the condition; for "!=", of
-        the rows whose value does not."""
+        """Return the start and end of the rows whose values satisfy the condition; for "!=", of the
+        rows whose values do not satisfy it."""
         field, end = self._fields[condition.field]
         below = self._stop(field, "<", condition.value)
         last = condition.value if condition.last is None else condition.last
@@ -227,7 +227,7 @@ class TextStore:
         return rows
 
     def _read_error(self, error: sqlite3.Error) -> ManifestError:
-        """Map a SQLite error to ManifestError; SQLite hides the system's error."""
+        """Convert an SQLite error, which hides the error of the system, to ManifestError."""
         if str(error) in UNREAD and self.path.exists():
             return ManifestError(
                 f"{self.path}: cannot be read ({error}); this process may open no more files "
@@ -240,7 +240,7 @@ class TextStore:
 
 
 def encode_value(value: Any) -> Any:
-    """Encode strings as bytes, which sort by code point, including lone surrogates."""
+    """Encode strings as bytes that sort by code point, including lone surrogates."""
     return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
 
 
@@ -249,7 +249,7 @@ def _smallest(largest: int) -> np.dtype[Any]:
 
 
 def pack(values: Array, largest: int) -> bytes:
-    """Return the bytes of integers up to ``largest``, in the narrowest type that fits it."""
+    """Return integers up to ``largest`` as bytes, in the narrowest type that is wide enough."""
     return values.astype(_smallest(largest)).tobytes()
 
 

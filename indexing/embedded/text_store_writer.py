@@ -49,7 +49,7 @@ _TABLES = (
 
 
 class ItemWords:
-    """Text and metadata index of some items in memory, with the same interface as ``TextStore``.
+    """Text and metadata index of items in memory, with the same interface as ``TextStore``.
 
     Full text comprises sentences and text fields; ``types`` gives the types of all fields. Each
     item is read once.
@@ -104,7 +104,7 @@ class ItemWords:
         )
 
     def values(self, name: str) -> Lists:
-        """Return the lists of the values of a filterable field."""
+        """Return the lists for the values of a filterable field."""
         rows = self._fields[name]
         values = sorted(rows)
         joined = np.fromiter(chain.from_iterable(map(rows.__getitem__, values)), np.int64)
@@ -189,8 +189,8 @@ def _texts(item: Item, full: Sequence[str]) -> Iterator[str]:
 
 
 def _join(parts: Sequence[tuple[Lists, Ints]]) -> Lists:
-    """Merge lists of several parts, each with the new rows of its rows; keys without rows are
-    dropped."""
+    """Merge the lists of several parts, each with the new numbers of its rows. Keys without rows
+    are dropped."""
     ordered = sorted(set(chain.from_iterable(lists.keys for lists, _ in parts)))
     rank = {key: i for i, key in enumerate(ordered)}
     keys = [np.zeros(0, np.int64)]
@@ -213,7 +213,7 @@ def _join(parts: Sequence[tuple[Lists, Ints]]) -> Lists:
 
 
 def _rows_of(lists: Lists) -> Iterator[tuple[str, int, bytes, bytes]]:
-    """Yield the table rows of some words, each of which occurs at least once."""
+    """Yield the table rows for words that occur at least once."""
     starts = np.cumsum(lists.counts) - lists.counts
     gaps = np.diff(lists.rows, prepend=0)
     gaps[starts] = lists.rows[starts]
@@ -224,8 +224,8 @@ def _rows_of(lists: Lists) -> Iterator[tuple[str, int, bytes, bytes]]:
 
 
 def _cut(values: Ints, starts: Ints) -> Iterator[bytes]:
-    """Yield each list of ``values`` as bytes, in the narrowest type that fits its largest value;
-    ``starts`` are the list starts."""
+    """Yield each list in ``values`` as bytes, in the narrowest type that fits the maximum of the
+    list. ``starts`` contains the starts of the lists."""
     widths = 1 << np.searchsorted([1 << 8, 1 << 16], np.maximum.reduceat(values, starts), "right")
     data = {width: values.astype(f"<u{width}").tobytes() for width in (1, 2, 4)}
     ends = np.append(starts[1:], len(values))

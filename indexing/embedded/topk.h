@@ -1,29 +1,29 @@
-/* The k best rows of queries over blocked posting lists; indexing/embedded/postings.py describes the arrays.
+/* Find the k best rows for queries in blocked posting lists. indexing/embedded/postings.py describes the arrays.
  *
- * Scores are summed block by block in `scores`, which fits the second-level cache; they are 16 bits wide if no score
- * can be larger, else 32. A block with few postings is read back row by row; in any other block all scores are compared
- * with the threshold, the k-th best score so far. Local rows are 16 bits wide, so they are always within `scores`.
- * Everything else in the arrays is checked before the first addition, and the rows and frequencies of a list when it is
- * first read. So `scores` is all zero after an error, as the next query needs it.
- */
+ * * * Scores are summed block by block in `scores`, which fits into the second-level cache. Scores are 16 bits wide if
+ * this is enough for the maximum score, otherwise 32 bits. For a block with few postings, scores are read back row by
+ * row; for other blocks, all scores are compared with the threshold, which is the k-th best score so far. Local rows
+ * are 16 bits wide, so they are always within `scores`. The rows and frequencies of a list are checked when the list is
+ * first read; everything else in the arrays is checked before the first addition. Therefore, after an error, `scores`
+ * contains only zeros, as the next query requires. */
 #ifndef BOC_TOPK_H
 #define BOC_TOPK_H
 
 #include "../../boc/_kernels.h"
 #include <stdlib.h>
 
-#define WHOLE 65536 /* rows of a block at most, and as a rule: as many as 16 bits tell apart */
-#define FEW(block) ((block) / 8) /* postings per block up to which a block is read back row by row */
-#define PARTS 4  /* of a posting list per block */
+#define WHOLE 65536 /* maximum and usual number of rows per block: the number of different 16-bit values */
+#define FEW(block) ((block) / 8) /* maximum number of postings for which a block is read back row by row */
+#define PARTS 4  /* parts of a posting list per block */
 #define LANES 64 /* scores compared with the threshold at a time; divides a block */
-#define PIECE 16 /* of these, scores compared again if one exceeds the threshold */
+#define PIECE 16 /* number of these scores that are compared again if one exceeds the threshold */
 
-/* Passed by address, so that no loop looks up thread-local storage.
+/* This struct is passed by address, so that loops do not access thread-local storage.
  *
- * Invariants: local rows are 16 bits wide, so that any of them is a place of `scores`, which are all zero between blocks:
- * `check` has seen that no row of a list it lets pass is behind its block, whose scores are set to zero again. A block
- * whose rows are gathered in `touched` has at most FEW postings, and a posting appends at most one row. `largest` has an
- * entry for each LANES rows of a block. */
+ * * * Invariants: local rows are 16 bits wide, so each of them is a valid index of `scores`, which contains only zeros
+ * between blocks: `check` rejects lists with rows beyond their block, and the scores of each block are set to zero
+ * again. A block whose rows are collected in `touched` has at most FEW postings, and a posting appends at most one row.
+ * `largest` has an entry for every LANES rows of a block. */
 typedef struct {
     union {
         uint16_t narrow[WHOLE];
@@ -39,9 +39,9 @@ typedef struct {
     const uint32_t *starts;
     const uint16_t *rows;
     const void *frequencies;
-    uint32_t *peaks; /* largest frequency of each checked list, the same in all threads; 0 before the check */
-    int width;       /* bytes of a frequency; 0 if all are 1 */
-    Py_ssize_t n, n_terms, n_postings, block, blocks; /* block: rows of each but the last, a multiple of LANES */
+    uint32_t *peaks; /* maximum frequency of each checked list, identical in all threads; 0 before the check */
+    int width;       /* bytes per frequency; 0 if all frequencies are 1 */
+    Py_ssize_t n, n_terms, n_postings, block, blocks; /* block: rows per block, a multiple of LANES */
 } Postings;
 
 typedef struct {
@@ -49,18 +49,18 @@ typedef struct {
     Py_ssize_t length;
 } Terms;
 
-/* A key is score << 32 | ~row: larger is better, and no two are equal.
+/* A key is score << 32 | ~row. Larger keys are better, and keys are distinct.
  *
- * Invariant: count <= room, and room >= k + PIECE. Whoever appends keys first makes room for all that one step appends:
- * a step that tested afterwards would start from whatever count the step before left. */
+ * * * Invariant: count <= room, and room >= k + PIECE. Before appending keys, a function makes room for all keys of the
+ * step. A step that checked only afterwards would depend on the count that the previous step left. */
 typedef struct {
     uint64_t *keys; /* 2 * room entries: sorting needs a second copy */
     Py_ssize_t count, k, room;
-    uint64_t threshold; /* a key must exceed it; first the largest key of score 0 */
+    uint64_t threshold; /* keys must exceed this value, which is initially the largest key with score 0 */
     const uint8_t *mask;
 } Best;
 
-/* The bits in which keys differ. */
+/* Return the bits in which keys differ. */
 static uint64_t differing(const uint64_t *keys, Py_ssize_t count)
 {
     uint64_t all = ~(uint64_t)0, any = 0;
@@ -71,7 +71,8 @@ static uint64_t differing(const uint64_t *keys, Py_ssize_t count)
     return all ^ any;
 }
 
-/* Radix sort of keys by some of their bits, descending, skipping bytes that are equal in all keys. */
+/* Sort keys by some of their bits in descending order with a radix sort, which skips bytes that are equal in all keys.
+ * */
 static void sort(uint64_t *keys, uint64_t *space, Py_ssize_t count, uint64_t bits)
 {
     const uint64_t differ = count > 1 ? differing(keys, count) & bits : 0;
@@ -97,7 +98,7 @@ static void sort(uint64_t *keys, uint64_t *space, Py_ssize_t count, uint64_t bit
         memcpy(keys, from, (size_t)count * sizeof *keys);
 }
 
-/* Keep the k best of more than k keys, unordered: select by the leading bits, then by the next. */
+/* Keep the k best of more than k keys in arbitrary order: select by the leading bits, then by the next bits. */
 static void keep_best(Best *best)
 {
     uint64_t *keys = best->keys, *equal = keys + best->room, worst = ~(uint64_t)0;
@@ -130,7 +131,7 @@ static void keep_best(Best *best)
     best->threshold = worst;
 }
 
-/* Raise the threshold to `score`, which k rows reach: keys of smaller scores can be dropped. */
+/* Raise the threshold to `score`, which k rows reach, so that keys with smaller scores can be dropped. */
 static void exceed(Best *best, uint32_t score)
 {
     const uint64_t below = ((uint64_t)score << 32) - 1;
@@ -147,7 +148,7 @@ static inline void make_room(Best *best, Py_ssize_t more)
 
 static inline uint64_t key_of(uint32_t score, uint32_t row) { return (uint64_t)score << 32 | (uint32_t)~row; }
 
-/* STATEMENT for each posting i from begin to end; `frequency` is its frequency. */
+/* Execute STATEMENT for each posting i from begin to end, with its `frequency`. */
 #define EACH_OF(TYPE, STATEMENT)                                    \
     for (const TYPE *all = p->frequencies; i < end; i++) {          \
         const uint32_t frequency = all[i];                          \
@@ -179,7 +180,7 @@ static void add_wide(const Postings *p, size_t i, size_t end, uint32_t weight)
     EACH_POSTING(out[rows[i]] += weight * frequency)
 }
 
-/* Like add_wide, and appends the rows that had no score yet to the first `count`; returns the new count. */
+/* Same as add_wide, but append rows without a score so far to the first `count` rows, and return the new count. */
 static size_t add_few(const Postings *p, size_t i, size_t end, uint32_t weight, size_t count)
 {
     const uint16_t *rows = p->rows;
@@ -209,8 +210,8 @@ DISPATCHED static uint16_t largest_row(const uint16_t *rows, size_t count)
     return largest;
 }
 
-/* Offer the unmasked scores of a block and zero all of them. Rows ascend, so an equal score ranks lower. The maximum of
- * every LANES scores is computed first: the k-th largest maximum is a lower bound of the k-th best score. */
+/* Offer the unmasked scores of a block and set all scores to zero. Rows ascend, so equal scores rank lower. The maximum
+ * of every LANES scores is computed first, because the k-th largest maximum is a lower bound of the k-th best score. */
 #define SCAN(NAME, SCORE)                                                                           \
     static inline SCORE largest_##NAME(const SCORE *part, int count)                                \
     {                                                                                               \
@@ -264,7 +265,7 @@ static void prefetch(const Postings *p, size_t begin, size_t end)
     }
 }
 
-/* An error message about the query or the lists it reads, or NULL. Each list is checked once. */
+/* Return an error message about the query or the lists that it reads, or NULL. Each list is checked only once. */
 static const char *check(const Postings *p, Terms q)
 {
     for (Py_ssize_t t = 0; t < q.length; t++) {
@@ -288,7 +289,7 @@ static const char *check(const Postings *p, Terms q)
     for (Py_ssize_t t = 0; t < q.length; t++)
         if (p->peaks[q.terms[t]] == 0) {
             const uint32_t *list = list_of(p, q.terms[t]);
-            /* 16 bits hold no row behind a whole block. */
+            /* 16 bits cannot represent a row beyond a whole block. */
             for (Py_ssize_t b = p->block < WHOLE ? 0 : p->blocks - 1; b < p->blocks; b++)
                 if (list[b] < list[b + 1] &&
                     largest_row(p->rows + list[b], list[b + 1] - list[b]) >= rows_of_block(p, b))
@@ -298,7 +299,7 @@ static const char *check(const Postings *p, Terms q)
     return NULL;
 }
 
-/* An upper bound of the scores of the query; 2**32 if it is no smaller. */
+/* Return an upper bound for the scores of the query, limited to 2**32. */
 static uint64_t bound(const Postings *p, Terms q)
 {
     uint64_t sum = 0;
@@ -321,10 +322,10 @@ static void search_few(const Postings *p, Terms q, Py_ssize_t b, Best *best)
         make_room(best, PIECE);
         Py_ssize_t kept = best->count;
         for (const size_t end = i + PIECE < count ? i + PIECE : count; i < end; i++) {
-            const uint16_t local = touched[i] < rows ? touched[i] : 0; /* as when the list was checked */
+            const uint16_t local = touched[i] < rows ? touched[i] : 0; /* as checked before */
             const uint32_t row = (uint32_t)(b * p->block) + local;
             best->keys[kept] = key_of(scores[local], row);
-            /* Without branches, since no rule tells which rows a mask drops. */
+            /* No branches, because the processor cannot predict which rows a mask drops. */
             kept += (touched[i] < rows) & (best->keys[kept] > best->threshold) &
                     (best->mask == NULL || best->mask[row] != 0);
             scores[touched[i]] = 0;
@@ -333,7 +334,7 @@ static void search_few(const Postings *p, Terms q, Py_ssize_t b, Best *best)
     }
 }
 
-/* Lists are added in parts, so that the scores of a part are still in the cache for the next list. */
+/* Add lists in parts, so that the scores of a part are still in the cache for the next list. */
 static void search_many(const Postings *p, Terms q, Py_ssize_t b, Best *best, int narrow)
 {
     for (size_t part = 0; part < PARTS; part++)
@@ -351,7 +352,8 @@ static void search_many(const Postings *p, Terms q, Py_ssize_t b, Best *best, in
     (narrow ? scan_narrow : scan_wide)(p, best, (uint32_t)(b * p->block), (size_t)rows_of_block(p, b));
 }
 
-/* Whether the query was answered; it is not if a score may be 2**32 or more. Best first, ties to the lower row. */
+/* Return whether the query was answered, which is not possible if a score could reach 2**32. Results are sorted best
+ * first, with ties resolved in favour of lower rows. */
 static int search(const Postings *p, Terms q, Best *best, int by_row)
 {
     const uint64_t largest = bound(p, q);

@@ -1,4 +1,4 @@
-"""Write the embedded index: rows are buffered, flushed as segments, and published by a commit."""
+"""Write an embedded index. Rows are buffered, flushed as segments, and published by a commit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WAITING = 48 << 20
 
 
 class _Buffer:
-    """Buffer rows in memory. If an id occurs again, its last row counts."""
+    """Buffer rows in memory. If an id occurs several times, only the last row is kept."""
 
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest
@@ -74,19 +74,20 @@ class _Buffer:
 
 
 class _Writing:
-    """Base class of the writers, with the lock, the buffer, the segments, and the final commit."""
+    """Base class of the writers, which manages the lock, the buffer, the segments and the final
+    commit."""
 
     _manifest: Manifest
     _arrays: Mapping[str, Array]
     _codec: tuple[str, Files] | None = None
-    """The folder of the learned arrays and its files, once they are stored."""
+    """Folder of the learned arrays and its files, after they have been stored."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
         self._held = ExitStack()
 
     def _begin(self) -> None:
-        """Lock the folder, and open the segments with which writing starts."""
+        """Lock the folder, and open the existing segments."""
         try:
             self._held.enter_context(sole_writer(self._home))
         except OSError as error:
@@ -110,8 +111,8 @@ class _Writing:
             held.pop_all()
 
     def _remove_if_empty(self) -> None:
-        """Remove the folder if it contains nothing but the lock, because no index existed before
-        and none was created."""
+        """Remove the folder if it contains only the lock, because there was no index and no index
+        was created."""
         if {path.name for path in self._home.iterdir()} <= {".lock"}:
             fs.remove(self._home)
 
@@ -134,7 +135,8 @@ class _Writing:
         self._buffer = _Buffer(self._manifest)
 
     def _commit(self) -> Commit:
-        """Return the commit of the current segments, after writing their tombstone files."""
+        """Write the tombstone files of the current segments, and return a commit of these
+        segments."""
         parts = self._merger.parts
         if self._codec is None:
             self._codec = commits.keep_codec(self._home, self._arrays)
@@ -161,7 +163,7 @@ class _Writing:
 
 
 class EmbeddedWriter(_Writing):
-    """Write a new index from the added rows, which replaces an older index.
+    """Write a new index from the added rows. It replaces an existing index.
 
     If the process is killed, the next load of the same contents reuses the flushed segments.
     """
@@ -266,7 +268,7 @@ class EmbeddedWriter(_Writing):
 
 
 class EmbeddedEditor(_Writing):
-    """Add segments to an index, and mark rows of other segments as deleted."""
+    """Add segments to an index, and mark rows in other segments as deleted."""
 
     def __enter__(self) -> EmbeddedEditor:
         self._begin()

@@ -1,5 +1,5 @@
-"""Parse the address of a cluster: its hosts, how to connect to them and trust them, and how to
-create indexes there."""
+"""Parse the address of a cluster, which contains hosts, connection and certificate options, and
+settings for new indexes."""
 
 import os
 import re
@@ -20,14 +20,14 @@ FIELDS = ("sparse_vector", "rank_features", "counted_text", "text")
 class Address:
     """Parsed address such as ``elastic+https://user@one:9200,two:9200/prefix?shards=2``.
 
-    Secrets come from the environment: BOC_PASSWORD if the address names a user, otherwise
-    BOC_API_KEY; BOC_HEADERS contains lines ``Name: value`` for gateways. Connection options have
-    the same names as in the servers' own clients, except ``search_timeout``, the number of seconds
-    that a search waits for one of several hosts before it tries the next. The other options apply
-    to a new index: ``field`` sets how codes are stored (None chooses the best way that the server
-    supports), ``vectors`` sets how vectors for re-ranking are stored (None chooses the form that
-    the server compares fastest), and ``patience`` is the number of seconds for which a load retries
-    without progress.
+    Secrets are read from environment variables: BOC_PASSWORD if the address contains a user,
+    otherwise BOC_API_KEY; BOC_HEADERS contains lines of the form ``Name: value`` for gateways.
+    Connection options have the same names as in the official clients, except ``search_timeout``,
+    the number of seconds that a search waits for one of several hosts before trying the next. The
+    other options apply to new indexes: ``field`` determines how codes are stored (None selects the
+    best type that the server supports), ``vectors`` determines how vectors for re-ranking are
+    stored (None selects the type that the server compares fastest), and ``patience`` is the number
+    of seconds for which a load retries without progress.
     """
 
     hosts: tuple[str, ...]
@@ -50,13 +50,13 @@ class Address:
 
     @property
     def label(self) -> str:
-        """Return the hosts, without secrets, for messages."""
+        """Return the hosts without secrets, for messages."""
         return ",".join(self.hosts)
 
     @property
     def waits(self) -> tuple[float, ...]:
-        """Return the seconds that a search waits for each host in the first, second and last
-        round."""
+        """Return the number of seconds that a search waits for each host in the first, second and
+        last round."""
         whole = self.request_timeout
         if len(self.hosts) == 1:
             return (whole,)
@@ -65,12 +65,12 @@ class Address:
 
     @property
     def layout(self) -> tuple[str | int | None, ...]:
-        """Return the options that cannot change once an index exists."""
+        """Return the options that cannot be changed after an index has been created."""
         return self.field, self.vectors, self.shards
 
 
 def parse(url: str, environment: Mapping[str, str] = os.environ) -> Address:
-    """Parse an address. Raises BackendError, which names the wrong part but never a secret."""
+    """Parse an address. Raises BackendError with the invalid part, but without secrets."""
     scheme = url.partition(":")[0].partition("+")[0]
     example = f"{scheme}+https://USER@HOST:9200?ca_certs=FILE"
     protocol, separator, authority = url.removeprefix(f"{scheme}+").partition("://")
@@ -81,7 +81,7 @@ def parse(url: str, environment: Mapping[str, str] = os.environ) -> Address:
         )
     netloc = re.split("[/?#]", authority, maxsplit=1)[0]
     behind = authority[len(netloc) :]
-    # A password may contain these characters, so the message shows no part of it.
+    # A password can contain these characters, so the message does not show any part of the address.
     if re.search("@|#|//", behind):
         raise BackendError(
             "an @, # or // behind the hosts of an address is written %40, %23 or %2F%2F; a "
@@ -132,7 +132,7 @@ def parse(url: str, environment: Mapping[str, str] = os.environ) -> Address:
 
 
 def _headers(lines: str) -> tuple[tuple[str, str], ...]:
-    """Return the lower-case names and the values of headers, given one per line."""
+    """Parse headers, one per line, into lower-case names and values."""
     headers = []
     for line in filter(str.strip, lines.splitlines()):
         name, _, value = map(str.strip, line.partition(":"))
@@ -147,7 +147,7 @@ def _headers(lines: str) -> tuple[tuple[str, str], ...]:
 def _host(protocol: str, host: str, prefix: str) -> str:
     parts = urlsplit(f"{protocol}://{host}")
     name = parts.hostname or ""
-    # An IPv6 address may have a zone.
+    # An IPv6 address can contain a zone.
     if parts.port == 0 or not re.fullmatch(
         r"[\w.-]+|[\da-f.]*:[\da-f:.]*(?:%[\w.-]+)?",
         name,

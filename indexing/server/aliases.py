@@ -1,14 +1,15 @@
 """Manage the indexes of a cluster behind their names.
 
-The name of an index is an alias. The alias points to a generation, a separate index named
-``NAME-boc-DIGEST-N``: DIGEST is computed from the contents and their storage format, and N counts
-up. A generation that is being loaded does not have the alias NAME, so no search sees it. It is
-written through another alias, never by its own name: a server would recreate a missing index with
-guessed fields, but refuses to write to a missing alias. Publishing swaps the alias in one request.
-The previous generation stays until the next load begins, so that its readers can continue.
+The name of an index is an alias for a generation, which is a separate index named
+``NAME-boc-DIGEST-N``. DIGEST is computed from the contents and their storage format, and N is a
+counter. A generation that is being loaded does not have the alias NAME, so searches do not see it.
+It is written through another alias instead of its own name, because a server would recreate a
+missing index with guessed fields, but refuses to write to a missing alias. Publishing moves the
+alias in one request. The previous generation is kept until the next load begins, so that readers
+can continue to use it.
 
-If a template of the cluster gives aliases to indexes of such names, ``boc-on-`` precedes the name
-of a generation, as it precedes the name of each attachment.
+If a template of the cluster gives aliases to indexes with such names, the name of the generation
+begins with ``boc-on-``, like the name of each attachment.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from .transport import Json, RefusedError, Transport
 from .vector_fields import VECTOR_FIELDS, VectorField
 
 APART = "boc-on-"
-"""The prefix of an index that patterns of other programs are not to match. No name of an index of
-boc begins with it."""
+"""Prefix for indexes that the patterns of other programs should not match. No name of an index of
+boc begins with this prefix."""
 PHYSICAL = re.compile(r"(?P<name>.+)-boc-(?P<digest>[0-9a-f]{12})-(?P<number>[1-9][0-9]*)")
 
 

@@ -1,4 +1,4 @@
-"""Add codes to the documents of another program's index, and remove these codes.
+"""Add codes to the documents in an index of another program, and remove these codes.
 
 boc adds only one object to a document, ``boc``. The object has the layout of boc's own documents,
 and one additional field: ``boc.row``, a digest of the code and of the item's data. A document with
@@ -68,7 +68,7 @@ KEEP_THEIRS = (
     f"def b = ctx._source.{OBJECT}; if (b != null && !(b instanceof Map && b.row instanceof String "
     "&& b.row.length() == 24 && b.containsKey('modality'))) {ctx.op = 'none'; return}"
 )
-"""The beginning of each script, which leaves an object of another program alone."""
+"""Beginning of each script, which ignores objects that another program wrote."""
 
 
 def is_ours(there: Any) -> bool:
@@ -128,7 +128,7 @@ class ServerAttachment:
         return [each for each in generations(self._transport, self.name) if each.state.attached]
 
     def _check_single(self) -> None:
-        """Raise BackendError unless the name stands for one index."""
+        """Raise BackendError if the name does not refer to exactly one index."""
         if not self._indices:
             raise BackendError(
                 f"no index {self.name!r} at {self._transport.label}",
@@ -143,7 +143,7 @@ class ServerAttachment:
             )
 
     def _settings(self, name: str, default: int) -> int:
-        """Return a limit of the index, which has the server's default unless it was set."""
+        """Return a limit of the index, which is the default of the server if it was not set."""
         settings = self._indices[self._physical].get("settings", {}).get("index", {})
         return int(settings.get(name, default))
 
@@ -161,7 +161,7 @@ class ServerAttachment:
                 raise BackendError(
                     f"{self._physical} has index.{limit} {self._settings(limit, WINDOW)}, and "
                     f"searches rank up to {WINDOW} documents",
-                    f"raise it (PUT /{self._physical}/_settings), then repeat the command",
+                    f"raise it (PUT /{self._physical}/_settings), then run the command again",
                 )
         # A search fails here, before anything is changed, if searches are forbidden.
         self._transport.search(f"/{self.name}/_search", {"size": 0})
@@ -345,7 +345,7 @@ class ServerAttachment:
         return digest.hexdigest()
 
     def has(self, ids: Sequence[str]) -> None:
-        """Record documents that already have their row, so that ``finish`` counts them too."""
+        """Record documents that already have their rows, so that ``finish`` counts them as well."""
         self._ledger.add(ids)
 
     def put(

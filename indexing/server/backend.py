@@ -1,4 +1,4 @@
-"""List, create, edit and remove the indexes of an Elasticsearch or OpenSearch cluster, over a
+"""List, create, edit and remove indexes in an Elasticsearch or OpenSearch cluster, using a
 ``Transport``."""
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +24,8 @@ from .writer import ServerEditor, ServerWriter, counts
 
 @dataclass
 class ServerBackend:
-    """Manage the indexes of one cluster. ``order`` lists the names of the cluster's field types for
-    codes, best first."""
+    """Manage the indexes in a cluster. ``order`` lists the field types for codes that the cluster
+    supports, best first."""
 
     transport: Transport
     address: Address
@@ -70,8 +70,8 @@ class ServerBackend:
         return ServerEngine(self.transport, generation)
 
     def attach(self, name: str) -> ServerAttachment:
-        """Return the attachment, existing or new, to the documents of another program's index
-        ``name``."""
+        """Return the existing or a new attachment to the documents in ``name``, an index of another
+        program."""
         return ServerAttachment(self.transport, self.address, name)
 
     def edit(self, name: str) -> ServerEditor:
@@ -87,14 +87,15 @@ class ServerBackend:
 
     def remove(self, name: str) -> None:
         present = generations(self.transport, name)
-        # The error about a missing index lists the existing indexes.
+        # If the index does not exist, live_generation() raises an error that lists the existing
+        # indexes.
         check_own(present[-1] if present else live_generation(self.transport, name))
         drop(self.transport, present)
         forget(self.transport, name)
 
     def about(self) -> dict[str, str]:
-        """Return the engine, its version, and the reasons why some indexes cannot be read: they are
-        closed, blocked, lack a shard, or have another version."""
+        """Return the engine, its version, and the reasons why indexes cannot be read: for example,
+        indexes can be closed or blocked, lack a shard, or have another version."""
         version = "not told"
         with suppress(RefusedError):
             version = str(self.transport.request("GET", "/")["version"]["number"])

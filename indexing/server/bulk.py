@@ -1,7 +1,7 @@
-"""Load rows in bulk with acknowledgement: a row is sent again until the server acknowledges it.
+"""Load rows in bulk. Each row is sent again until the server acknowledges it.
 
-Every row has an id, so sending it twice changes nothing. Therefore a request whose response was
-lost can be repeated.
+Each row has an id, so sending a row twice has the same effect as sending it once. Therefore, a
+request can be repeated if its response was lost.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ from .transport import (
 LATER = {408, 429, 502, 503, 504}
 """HTTP statuses after which a later request may succeed."""
 NOTICE = 10.0
-"""Seconds without a response, or without a shard, after which a note says why the load waits."""
+"""Seconds without a response, or without a shard, after which a note reports why the load is
+waiting."""
 PAUSE = 1.0
 """Seconds between two checks for a lost shard."""
 
 
 def await_shards(transport: Transport, index: str, patience: float) -> None:
-    """Wait until every shard of ``index`` responds. Raises UnfinishedError, which names the missing
-    shards, after ``patience`` seconds."""
+    """Wait until all shards of ``index`` respond. After ``patience`` seconds, raises
+    UnfinishedError with the names of the missing shards."""
     begun = noted = time.monotonic()
     while True:
         try:
@@ -56,7 +57,7 @@ def await_shards(transport: Transport, index: str, patience: float) -> None:
         now = time.monotonic()
         if now - begun >= patience:
             raise UnfinishedError(
-                f"{trouble}; restore the node, and repeat the command to continue",
+                f"{trouble}; restore the node, and run the command again to resume",
             )
         if now - noted >= NOTICE:
             note(f"the load goes on when it can: {trouble}")
@@ -66,20 +67,20 @@ def await_shards(transport: Transport, index: str, patience: float) -> None:
 
 @dataclass
 class Bulk:
-    """Send rows to one index: at most ``in_flight`` requests are open while the next request is
+    """Send rows to an index, with at most ``in_flight`` open requests while the next request is
     filled.
 
     A request contains at most ``max_bytes`` and ``max_rows``, but at least one row; status 413
-    halves ``max_bytes``. Rows that the server rejects temporarily (429, 502, 503, 504, for a
-    request or for one row in it) and rows without a response are sent again after ``pauses``, each
-    twice as long as the one before, until ``patience`` seconds pass without an acknowledged row.
-    Two operations on one id keep their order, since the second waits until all earlier operations
-    are acknowledged. After ``notice`` seconds without a response, a BocWarning gives the reason;
-    ``clock`` returns the time in seconds.
+    halves ``max_bytes``. Rows that the server rejects temporarily (429, 502, 503 or 504, for a
+    request or for a row in a request) and rows without a response are sent again after ``pauses``,
+    each of which is twice as long as the previous pause, until ``patience`` seconds pass without an
+    acknowledged row. Two operations on the same id keep their order, because the second operation
+    waits until all earlier operations have been acknowledged. After ``notice`` seconds without a
+    response, a BocWarning gives the reason. ``clock`` returns the time in seconds.
 
-    Raises RefusedError, which names the id, if a row is rejected permanently, and BackendError when
-    ``patience`` has passed. All later calls raise the same error. Leaving the context
-    flushes; leaving it by an error drops unacknowledged rows. Not thread-safe.
+    Raises RefusedError with the id if a row is rejected permanently, and BackendError if
+    ``patience`` has passed. All later calls raise the same error. Leaving the context flushes the
+    rows; leaving the context with an exception drops unacknowledged rows. Not thread-safe.
     """
 
     transport: Transport
@@ -95,7 +96,7 @@ class Bulk:
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        # After five seconds the server reports missing shards and acknowledges other rows.
+        # After five seconds, the server reports missing shards and acknowledges other rows.
         self._params = {"filter_path": "items.*.status,items.*.error", "server_timeout": "5s"}
         if self.require_alias:
             self._params["require_alias"] = "true"
@@ -121,24 +122,25 @@ class Bulk:
             self.stop(raised[1])
 
     def stop(self, error: object) -> None:
-        """Drop unacknowledged rows. After an error, no request may continue in the background; an
-        interrupt does not wait for open requests."""
+        """Drop unacknowledged rows. After an error, wait until open requests have ended; after an
+        interrupt, do not wait."""
         self._stop.set()
         if isinstance(error, Exception):
             wait(self._sent)
 
     def index(self, id: str, document: bytes) -> None:
-        """Store a document (JSON in UTF-8 without a line break), replacing an older document with
+        """Store a document (JSON in UTF-8 without line breaks), replacing an existing document with
         this id."""
         self._append(id, b"%b\n%b\n" % (orjson.dumps({"index": {"_id": id}}), document))
 
     def delete(self, id: str) -> None:
-        """Delete a document; a missing document is not an error."""
+        """Delete a document. A missing document is not an error."""
         self._append(id, orjson.dumps({"delete": {"_id": id}}) + b"\n")
 
     def update(self, id: str, script: bytes, routing: str | None = None) -> None:
-        """Change a document by ``{"script": ...}``; a missing document is not an error. If another
-        program writes the document at the same time, the script runs again on the new version."""
+        """Change a document with ``{"script": ...}``. A missing document is not an error. If
+        another program writes the document at the same time, the script is run again on the new
+        version."""
         head = {"_id": id, "retry_on_conflict": 3}
         if routing is not None:
             head["routing"] = routing
@@ -149,7 +151,7 @@ class Bulk:
         """Wait until all rows are acknowledged. Return the number of deletes that removed a
         document since the last flush.
 
-        A delete whose first response was lost removes nothing when it is repeated, so it is not
+        If the first response to a delete was lost, the repeated delete has no effect and is not
         counted.
         """
         self._send_all()
@@ -170,8 +172,8 @@ class Bulk:
         self._bytes += len(row)
 
     def _dispatch(self) -> None:
-        """Hand the rows, if any, to a thread as soon as a request slot is free. The thread is a
-        daemon, so an interrupted process can end."""
+        """Pass the rows to a thread as soon as a request slot is free. The thread is a daemon, so
+        that an interrupted process can exit."""
         if not self._rows:
             return
         self._settle(self.in_flight)
@@ -182,7 +184,7 @@ class Bulk:
         self._bytes = 0
 
     def _settle(self, room: int) -> None:
-        """Wait until fewer than ``room`` batches are in flight. A failed batch stays, so that its
+        """Wait until fewer than ``room`` batches are in flight. A failed batch is kept, so that its
         error is raised again."""
         while len(self._sent) >= room:
             done, _ = wait(self._sent, self.notice, return_when=FIRST_COMPLETED)
@@ -198,7 +200,7 @@ class Bulk:
         except BackendError as error:
             future.set_exception(error)
         finally:
-            # Python reports a programming error, since no caller waits for this batch.
+            # Python reports a programming error, because callers do not wait for this batch.
             if not future.done():
                 future.set_exception(sys.exc_info()[1])
 
@@ -248,8 +250,8 @@ class Bulk:
         return count
 
     def _read(self, ids: Sequence[str], answer: Json) -> tuple[list[str], int, str]:
-        """Parse a response into the ids to send again, the number of effective deletes, and the
-        reason why rows were rejected."""
+        """Parse a response, and return the ids to send again, the number of effective deletes, and
+        the reason why rows were rejected."""
         items = answer.get("items", ())
         if len(items) != len(ids):
             raise BackendError(
@@ -292,7 +294,7 @@ class Bulk:
         return again, deleted, trouble
 
     def _shrink(self, ids: Sequence[str], size: int) -> None:
-        """Halve ``max_bytes`` after a request of ``size`` bytes. Raises BackendError if it
+        """Halve ``max_bytes`` after a request of ``size`` bytes. Raises BackendError if the request
         contained only one row."""
         if len(ids) == 1:
             raise BackendError(
@@ -307,7 +309,7 @@ class Bulk:
         progress since ``since``."""
         self._trouble = trouble
         if self.clock() - since >= self.patience:
-            remedy = "repeat the command to continue"
+            remedy = "run the command again to resume"
             if "read_only_allow_delete" in trouble.replace("-", "_"):
                 block = f"index.blocks.read_only_allow_delete of {self.target}"
                 remedy = f"free disk space, clear {block}; {remedy}"
@@ -319,11 +321,11 @@ class Bulk:
 
 
 class Ledger:
-    """Keep the ids of one load in a temporary database: ids left by an earlier load, and ids of
-    this load.
+    """Keep ids in a temporary database: the ids that an earlier load left on the server, and the
+    ids of this load.
 
-    The file has no name, so it disappears however the process ends. Raises BackendError if the file
-    cannot grow.
+    The file has no name, so it disappears whenever the process ends. Raises BackendError if the
+    file cannot grow.
     """
 
     def __init__(self) -> None:
@@ -349,10 +351,9 @@ class Ledger:
         )
 
     def has(self, ids: Sequence[str]) -> bool:
-        """Return whether an earlier load left all of these ids; if so, they become part of this
-        load.
+        """Return whether an earlier load left all of these ids. If so, add the ids to this load.
 
-        Raises BackendError for an id that is already part of this load.
+        Raises BackendError if an id is already part of this load.
         """
         if self._among(ids, "earlier") < set(ids):
             return False
@@ -360,8 +361,8 @@ class Ledger:
         return True
 
     def add(self, ids: Sequence[str]) -> None:
-        """Make ids part of this load. Raises BackendError, without any change, if an id is already
-        part of it or occurs twice."""
+        """Add ids to this load. Raises BackendError, without adding any id, if an id is already
+        part of this load or occurs twice."""
         seen = self._among(ids, "ours")
         for id in ids:
             if id in seen:

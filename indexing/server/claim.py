@@ -1,9 +1,9 @@
-"""Give one process at a time the right to load an index.
+"""Ensure that only one process at a time loads an index.
 
-The claim is a document of the generation being loaded, and only its owner rewrites it, since the
-server compares sequence numbers. The owner keeps a file on its machine locked for its lifetime, so
-another process on that machine knows at once whether it is alive. On other machines, a process
-checks whether the document still changes.
+A claim is a document in the generation that is being loaded. Only the owner can rewrite this
+document, because the server compares sequence numbers. The owner also keeps a file locked on its
+machine, so other processes on this machine can check immediately whether the owner is alive.
+Processes on other machines check whether the document still changes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class InUseError(BackendError):
 
 
 class Claim:
-    """Claim one load, or one part of it, for this process. ``key`` identifies the claim."""
+    """Claim a load, or a part of a load, for this process. ``key`` identifies the claim."""
 
     def __init__(self, transport: Transport, name: str, number: int = 1) -> None:
         self.key = uuid4().hex
@@ -53,7 +53,7 @@ class Claim:
             with suppress(BocError, OSError):
                 if time.time() - path.stat().st_mtime > 24 * 3600:
                     with file_lock(path, name):
-                        pass  # a file that no process has locked is removed
+                        pass  # file_lock() removes a file that is not locked by another process
 
     def take(self, physical: str, alias: str, *, again: bool = True) -> None:
         """Claim the index ``physical``, which is written through ``alias``. Raises BackendError if
@@ -101,7 +101,7 @@ class Claim:
                 self._write(self._order)
 
     def withdraw(self) -> None:
-        """Remove the document before the final merge of the index."""
+        """Remove the claim before the final merge of the index."""
         if self._thread is not None:
             self._stop.set()
             self._thread.join()
@@ -110,22 +110,22 @@ class Claim:
                 self._transport.request("DELETE", self._path, **self._order)
 
     def release(self) -> None:
-        """Give the claim back; this has no effect if it was not taken."""
+        """Release the claim. This has no effect if the claim was not taken."""
         self.withdraw()
         self._files.close()
 
 
 def in_use(transport: Transport, name: str) -> InUseError:
-    """Return the error for a name that another process is writing."""
+    """Create the error for an index that another process is writing."""
     return InUseError(
         f"{name} at {transport.label} is being written by another process",
-        "wait for it or stop it, then repeat the command",
+        "wait for it or stop it, then run the command again",
     )
 
 
 def check_unclaimed(transport: Transport, generations: Sequence[Generation]) -> None:
-    """Raise BackendError if a living process loads one of these generations, or a part of it. The
-    creator of a generation may not have claimed it yet."""
+    """Raise BackendError if a running process loads one of these generations or a part of it, even
+    if it has created the generation but not claimed it yet."""
     for each in generations:
         ids = [LOAD.format(number + 1) for number in range(each.state.parts)]
         there = _documents(transport, each.physical, ids)
@@ -147,7 +147,7 @@ def check_first(
 
 
 def _documents(transport: Transport, physical: str, ids: Sequence[str]) -> list[Json]:
-    """Return the existing claims; a closed index has an empty list."""
+    """Return the existing claims, or an empty list if the index is closed."""
     try:
         answer = transport.request("POST", f"/{physical}/_mget", {"ids": ids})
     except RefusedError as error:
@@ -190,5 +190,5 @@ def _holds(key: str) -> bool | None:
 
 
 def _file(key: str) -> Path:
-    """Return the lock file of a key's owner; the key may come from a document on the server."""
+    """Return the lock file for the owner of a key, which may come from a document on the server."""
     return Path(tempfile.gettempdir()) / f"boc-load-{quote(key, safe='')}.lock"

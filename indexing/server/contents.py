@@ -27,7 +27,7 @@ PARTS = {"terms": "postings", "vector": "vectors", "concepts": "concepts"}
 
 
 class Contents:
-    """Read the contents of one generation of an index. Thread-safe."""
+    """Read the contents of a generation of an index. Thread-safe."""
 
     def __init__(self, transport: Transport, generation: Generation) -> None:
         self.manifest: Manifest = generation.manifest
@@ -56,7 +56,8 @@ class Contents:
         return self.generation.state.state == "editing"
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the codec's arrays. Raises ManifestError if they do not match the manifest."""
+        """Return the arrays of the codec. Raises ManifestError if they do not match the
+        manifest."""
         where = self.generation.physical
         blocks = self.generation.state.blocks
         described = self.manifest.arrays
@@ -153,8 +154,8 @@ class Contents:
         return used
 
     def sizes(self) -> dict[str, int]:
-        """Return the bytes per part; the result is empty if this user has no right to the
-        statistics."""
+        """Return the number of bytes in each part, or an empty result if this user is not permitted
+        to read the statistics."""
         try:
             return self._sizes()
         except RefusedError as error:
@@ -163,7 +164,8 @@ class Contents:
             return {}
 
     def terms(self, ids: Sequence[str], among: Sequence[int] | None = None) -> TermMatrix:
-        """Return term frequencies, fetched by queries for single terms, some hundred at a time."""
+        """Return term frequencies, which are fetched by queries for single terms, several hundred
+        at a time."""
         columns = range(self._n_terms) if among is None else among
         digits = self.generation.state.digits
         distinct = list(dict.fromkeys(ids))
@@ -203,7 +205,7 @@ class Contents:
         return np.array(counts, np.int64)
 
     def damaged_files(self) -> list[str]:
-        """Return an empty list: Lucene keeps checksums of its own files."""
+        """Return an empty list, because Lucene checks its own files."""
         return []
 
     def _item(self, source: Json) -> Item:

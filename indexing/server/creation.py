@@ -1,4 +1,4 @@
-"""Create an index of boc's own, without the additions of a cluster's templates."""
+"""Create an index of boc without the additions from the templates of a cluster."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,7 +18,7 @@ MANAGED = (
     "index.plugins.index_state_management.",
     "index.opendistro.index_state_management.",
 )
-"""Settings with which a cluster would move, shrink or delete an index on its own."""
+"""Settings that cause a cluster to move, shrink or delete an index automatically."""
 PIPELINES = (
     "index.default_pipeline",
     "index.final_pipeline",
@@ -59,8 +59,8 @@ def create_index(transport: Transport, index: str, body: Json) -> Json:
         if added := list(_additions(_read(transport, index), body)):
             raise BackendError(
                 f"a template of the cluster {', '.join(added)}, so {index} would drop or change "
-                "written data; change it (GET /_index_template, GET /_template), then repeat "
-                "the command",
+                "written data; change it (GET /_index_template, GET /_template), then run the "
+                "command again",
             )
         return reopen(transport, index)
     except BackendError:
@@ -86,7 +86,7 @@ def _foreign(entry: Json, body: Json) -> tuple[list[str], Json]:
 
 
 def _take_away(transport: Transport, index: str, body: Json) -> None:
-    """Remove every addition that can be removed."""
+    """Remove all additions that can be removed."""
     entry = _read(transport, index)
     aliases, settings = _foreign(entry, body)
     if aliases:
@@ -99,7 +99,7 @@ def _take_away(transport: Transport, index: str, body: Json) -> None:
 
 
 def _additions(entry: Json, body: Json) -> Iterator[str]:
-    """Yield descriptions, in words, of an index's additions to ``body``."""
+    """Yield descriptions of the additions of an index to ``body``, in words."""
     aliases, settings = _foreign(entry, body)
     if aliases:
         yield f"gives it the aliases {', '.join(aliases)}"
@@ -134,8 +134,8 @@ def _other_fields(actual: Json, asked: Json, path: str = "") -> Iterator[tuple[s
 
 
 def _same(there: Any, asked: Any) -> bool:
-    """Return whether a server's value equals the requested value. Servers write false as a word, a
-    list of one value as the value, and missing parameters as {}."""
+    """Return whether the value from the server equals the requested value. Servers return false as
+    a string, a list with one value as the value, and missing parameters as {}."""
     if isinstance(there, dict) and isinstance(asked, dict):
         return all(_same(value, asked.get(key)) for key, value in there.items() if value != {})
     return str(there).lower() in (str(asked).lower(), str([asked]).lower())

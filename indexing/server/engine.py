@@ -22,11 +22,12 @@ from .term_fields import EXACT, ClauseBudget
 from .transport import Json, RefusedError, Transport
 
 ALL_SHARDS = {"search_type": "dfs_query_then_fetch"}
-"""Use the word statistics of all shards, so that a score does not depend on the shard."""
+"""Search type that uses the word statistics of all shards, so that scores do not depend on the
+shard."""
 
 
 class ServerEngine(Contents):
-    """Search one generation of an index. Thread-safe."""
+    """Search a generation of an index. Thread-safe."""
 
     def __init__(self, transport: Transport, generation: Generation) -> None:
         super().__init__(transport, generation)
@@ -55,8 +56,8 @@ class ServerEngine(Contents):
         return ids_and_scores(self.search(request), width)
 
     def statistics(self, modality: Modality | None, filters: Sequence[Filter] = ()) -> Statistics:
-        """Return the statistics from which a plan is made; the number of items that pass is cached
-        for a minute."""
+        """Return the statistics from which a plan is derived. The number of items that pass is
+        cached for a minute."""
         manifest = self.generation.manifest
         passing = self._passing(modality, tuple(filters), int(monotonic() / 60))
         list_length = manifest.postings / self._n_terms
@@ -70,8 +71,8 @@ class ServerEngine(Contents):
         return make_plan(request, lambda: self.statistics(request.modality, request.filters), costs)
 
     def _hits(self, request: SearchRequest, plan: Plan, stages: Stages) -> list[list[Hit]]:
-        """Return the hits of each query. A query whose terms have too few candidates is searched
-        again by the plan's other method."""
+        """Return the hits of each query. If the terms of a query have too few candidates, the query
+        is searched again with the other method of the plan."""
         answers = self._answers(request, range(len(request)), plan, stages)
         lengths = np.diff(request.queries.indptr).tolist()
         few = [i for i, (_, matched) in enumerate(answers) if plan.are_few(matched, lengths[i])]
@@ -90,7 +91,7 @@ class ServerEngine(Contents):
         return int(self._searches.ask(counted)["hits"]["total"]["value"])
 
     def _depth(self, request: SearchRequest, plan: Plan, i: int) -> int:
-        """Return the number of candidates of query i to re-rank; ``RANKED`` means all items that
+        """Return the number of candidates to re-rank for query i. ``RANKED`` means all items that
         match."""
         bounds = request.queries.indptr
         n_terms = int(bounds[i + 1] - bounds[i])
@@ -107,8 +108,8 @@ class ServerEngine(Contents):
         plan: Plan,
         fields: Json,
     ) -> Json | None:
-        """Return the search for query i, with ``fields`` of its hits, or None if no item has any of
-        its terms."""
+        """Return the search for query i, with ``fields`` of the hits, or None if its terms do not
+        occur in any item."""
         depth = self._depth(request, plan, i)
         rescore = request.rescore
         must = may = None
@@ -233,8 +234,8 @@ class ServerEngine(Contents):
             )
 
     def _takes(self, clauses: int) -> bool:
-        """Return whether the server accepts a query with this number of clauses, tested with terms
-        that no item has."""
+        """Return whether the server accepts a query with this number of clauses, which is tested
+        with terms that do not occur in the index."""
         query = self._strategy.query({f"t{self._n_terms + j}": 1 for j in range(clauses)})
         try:
             self._searches.ask({"query": query, "size": 0})

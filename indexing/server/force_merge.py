@@ -12,7 +12,7 @@ PERIOD = "index.soft_deletes.retention_lease.period"
 
 
 def refresh(transport: Transport, index: str) -> None:
-    """Make all writes visible to searches."""
+    """Refresh an index, so that searches see all writes."""
     transport.request("POST", f"/{index}/_refresh", timeout=PATIENCE)
 
 
@@ -49,7 +49,7 @@ def compact(transport: Transport, index: str, alias: str) -> None:
 
 
 def one_per_shard(transport: Transport, index: str) -> list[str]:
-    """Return ids of dummy documents, one for each shard."""
+    """Return the ids of dummy documents, one per shard."""
     path = f"/{index}/_search_shards"
     ids: dict[int, str] = {}
     total = len(transport.request("GET", path)["shards"])
@@ -84,7 +84,7 @@ def await_release(
 
 
 def _retains(transport: Transport, index: str) -> bool:
-    """Return whether a shard retains operations from some operation after its first."""
+    """Return whether a shard retains operations from an operation after the first."""
     answer = transport.request("GET", f"/{index}/_stats/store", level="shards")
     return any(
         0 < lease["retaining_seq_no"] <= copy["seq_no"]["max_seq_no"]
@@ -95,7 +95,7 @@ def _retains(transport: Transport, index: str) -> bool:
 
 
 def reopen(transport: Transport, index: str) -> Json:
-    """Open a closed index, and wait for its shards; an open index stays open."""
+    """Open an index if it is closed, and wait for its shards."""
     return transport.request("POST", f"/{index}/_open", wait_for_active_shards=1, timeout=PATIENCE)
 
 

@@ -1,5 +1,5 @@
-"""Send requests to one host of a cluster over kept connections, at a third of the client cost of a
-general HTTP client."""
+"""Send requests to a host of a cluster over persistent connections, with a third of the processor
+time of a general HTTP client."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class KeptNode(BaseNode):
         return TransportApiResponse(meta, data)
 
     def _connection(self, timeout: float) -> HTTPConnection:
-        """Return a kept connection that the host has not closed, or a new connection."""
+        """Return a persistent connection that the host has not closed, or a new connection."""
         with suppress(IndexError):
             while True:
                 connection = self._free.pop()

@@ -42,9 +42,9 @@ from .transport import Json, RefusedError, Transport, UnfinishedError
 from .writer import ServerWriter, put_arrays
 
 TESTING = "testing"
-"""The state of a generation whose creator is testing its scores while the other processes wait."""
+"""State of a generation while its creator tests the scores and the other processes wait."""
 META = "boc_code"
-"""The entry in the ``_meta`` of an index that stores a code."""
+"""Entry in the ``_meta`` of an index that stores a code."""
 CLAIM = "boc:publish"
 
 Learned: TypeAlias = tuple[dict[str, Any], Mapping[str, NDArray[Any]]]
@@ -72,7 +72,7 @@ class PartWriter(ServerWriter):
             self._begin(generation)
 
     def commit(self) -> None:
-        """Mark this part as complete, and publish if all parts are complete."""
+        """Mark this part as complete, and publish the index if all parts are complete."""
         # This part may be empty, and other processes may not have created the index yet.
         if not self._begun:
             self._begin(self._create(0))
@@ -179,9 +179,9 @@ def share_code(
     key: str,
     learn: Callable[[], Learned],
 ) -> Learned:
-    """Return the result of ``learn``. Only the first process to claim ``key`` runs it; the others
-    use that process's result. ``key`` is 12 hex digits that identify the training data and the
-    method."""
+    """Return the result of ``learn``. Only the first process that claims ``key`` runs ``learn``;
+    the others use that process's result. ``key`` is 12 hex digits that identify the training data
+    and the method."""
     physical = name_apart(transport, f"{name}-boc-{key}-code")
     alias = f"{physical}.load"
     claim = Claim(transport, name)
@@ -219,7 +219,7 @@ def share_code(
 
 
 def _make(transport: Transport, physical: str, alias: str) -> None:
-    """Create the index of a code, unless another process has."""
+    """Create the index of a code, unless another process has created it."""
     try:
         create_index(transport, physical, requests.code_body({META: {}}, alias))
     except RefusedError as error:

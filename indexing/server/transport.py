@@ -116,7 +116,7 @@ def next_step(cause: str) -> str:
     """Return the end of a message about a cause, the first known next step, or an empty string."""
     for sign, step in NEXT.items():
         if sign in cause:
-            return f"; {step}, then repeat the command"
+            return f"; {step}, then run the command again"
     return ""
 
 

@@ -286,8 +286,8 @@ class ServerWriter:
                     raise BackendError(
                         f"{self.transport.label}: no node accepts the shards of {physical} "
                         f"({reason}); free disk space, or change the node requirements in a "
-                        "template of the cluster (index.routing.allocation), then repeat the "
-                        "command",
+                        "template of the cluster (index.routing.allocation), then run the command "
+                        "again",
                     )
             except RefusedError as error:
                 exists = error.kind == "resource_already_exists_exception"
@@ -327,7 +327,7 @@ class ServerWriter:
             refusal = f"refused {physical}: {'; '.join(distinct)}"
             advice = (
                 "change what a template (GET /_index_template) or a limit of the cluster sets, "
-                "then repeat the command"
+                "then run the command again"
             )
         raise BackendError(f"{self.transport.label} {refusal}; {advice}")
 
@@ -349,7 +349,7 @@ class ServerWriter:
             without = f", without {', '.join(map(repr, missing))}" if missing else ""
             raise UnfinishedError(
                 f"{self.transport.label} has {count} of {expected} acknowledged "
-                f"documents{without}; repeat the command to load the missing ones",
+                f"documents{without}; run the command again to load the missing documents",
             )
 
 
@@ -365,7 +365,7 @@ class ServerEditor:
         if blocks := self._generation.blocks:
             raise BackendError(
                 f"{self._generation.physical} is write-protected (index.blocks.{blocks[0]})",
-                "free disk space if it is short, remove this block, then repeat the command",
+                "free disk space if it is short, remove this block, then run the command again",
             )
         if names := self._generation.pipelines:
             raise BackendError(

@@ -736,7 +736,7 @@ def test_impossible_alignment_is_refused(backend: Backend, name: str):
                 rescore=Rescore("symm", aligned, 5),
             ),
         )
-    with pytest.raises(BocError, match="no re-rank metric 'cosine'"):
+    with pytest.raises(BocError, match="unknown metric 'cosine' for re-ranking"):
         without.search(
             SearchRequest(
                 terms[:1],
@@ -1260,7 +1260,7 @@ def test_wrong_rows_are_refused(backend: Backend, name: str, edits: bool):
             ((items, terms, vectors, None), "type None.*type float16"),
             ((items, terms, vectors, rounded), "type int8.*type float16"),
             ((items, terms, vectors, alone), "2 items and 1 concept sets"),
-            ((items, terms, vectors, wider), "6 components after some of 3"),
+            ((items, terms, vectors, wider), "6 components, but earlier concepts have 3"),
             (([items[0]] * 2, terms, vectors, sets), "'c'"),
             (([replace(items[0], fields={"tag": "x"}), items[1]], terms, vectors, sets), "'tag'"),
         ):

@@ -43,7 +43,7 @@ ODD: list[tuple[Options, str]] = [
     ({"rm": 1e9, "k": 3}, ""),
     ({"find": "video"}, "find must be image or text, got 'video'"),
     ({"find": "text"}, "the index contains only pictures"),
-    ({"rerank": "cosine"}, "no re-rank metric 'cosine'; known: dot, mrsw"),
+    ({"rerank": "cosine"}, "unknown metric 'cosine' for re-ranking; known: dot, mrsw"),
     ({"rerank": "symm"}, "has no concept sets"),
     ({"query_z": 0}, "query_z must be at least 1 (query terms to keep), got 0; leave it out"),
     ({"query_z": 2**40}, ""),

@@ -1,1 +1,1 @@
-"""One module per command of the command line."""
+"""Commands of the command line, one per module."""

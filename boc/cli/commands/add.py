@@ -18,11 +18,11 @@ from boc.cli import options
 @options.ocr
 @options.verbose
 def command(name: str, sources: tuple[Path, ...], **keywords: Any) -> None:
-    """Add everything in SOURCE to the index NAME. Items with the same ids are replaced.
+    """Add items to the index NAME. Items with the same ids are replaced.
 
-    SOURCE is any source of boc index (feature files, folders of pictures, a CSV, or a regions file)
-    or single pictures, whose ids are their file names. Pictures are encoded with the index's
-    encoder, and all items with its code. If the command is killed, run it again to continue.
+    SOURCE is any source that boc index accepts (feature files, folders of pictures, a CSV, or a
+    regions file), or single pictures. The id of a single picture is its file name. The command uses
+    the encoder and the code of the index. If the command is killed, run it again to resume.
 
     \b
     Examples: boc add photos new.h5

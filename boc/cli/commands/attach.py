@@ -21,15 +21,19 @@ if TYPE_CHECKING:
 @click.option(
     "--id-field",
     "key",
-    help="Document field that contains the item id [default: _id].",
+    help="Document field that contains item ids [default: _id].",
 )
 @options.code
 @click.option(
     "--detach",
     is_flag=True,
-    help="Remove the added object from all documents; leave out FEATURES.",
+    help="Remove the codes from all documents; omit FEATURES.",
 )
-@click.option("--yes", is_flag=True, help="Change mapping and documents without confirmation.")
+@click.option(
+    "--yes",
+    is_flag=True,
+    help="Change the mapping and the documents without confirmation.",
+)
 @options.as_json
 @options.at
 def command(
@@ -42,16 +46,17 @@ def command(
     as_json: bool,
     at: str,
 ) -> None:
-    """Add codes to the documents of another program. NAME is the program's index; the codes come
-    from feature files.
+    """Add codes to the documents of another program. NAME is an index of this program; FEATURES are
+    feature files.
 
-    The document whose id matches an item gets an object named boc; no other field changes. The
-    command first shows the addition to the mapping and asks for confirmation. Other programs may
-    keep writing. If the command is killed, run it again to continue; run it later to add new and
-    changed items. boc search NAME then finds these documents, and --filter accepts their fields.
+    Documents whose ids match items get an object named boc; other fields are not changed. The
+    command first shows the change to the mapping and asks for confirmation. Other programs can
+    write to the index at the same time. If the command is killed, run it again to resume; run it
+    later to add new and changed items. boc search NAME then finds these documents, and --filter
+    accepts their fields.
 
-    --detach removes only the object boc from the documents. Its empty fields stay in the mapping,
-    since these servers cannot remove fields.
+    --detach removes the object boc from the documents. The fields of this object stay in the
+    mapping, because Elasticsearch and OpenSearch cannot remove fields.
 
     \b
     Examples: boc attach articles photos.h5 --at elastic+https://USER@HOST:9200
@@ -61,13 +66,13 @@ def command(
     from boc.manage import attach as library
 
     if detach == bool(sources):
-        raise click.UsageError("give FEATURES to attach, or --detach without FEATURES")
+        raise click.UsageError("give either FEATURES or --detach")
     if detach:
         if not yes:
-            click.confirm(f"Remove the code from all documents of {name}?", abort=True, err=True)
+            click.confirm(f"Remove the codes from all documents of {name}?", abort=True, err=True)
         count = library.detach_index(name, at=at)
         click.echo(
-            f"{name}: the code was removed from {count} documents; its empty fields stay in the "
+            f"{name}: removed the codes from {count} documents; the empty fields stay in the "
             "mapping",
         )
         return
@@ -75,7 +80,7 @@ def command(
     def confirm(change: dict[str, Any]) -> bool:
         click.echo(f"PUT {name}/_mapping\n{json.dumps(change, indent=2)}", err=True)
         return yes or click.confirm(
-            f"Add this to the mapping of {name}? It stays in the mapping.",
+            f"Add this to the mapping of {name}? The addition cannot be removed later.",
             err=True,
         )
 
@@ -100,8 +105,11 @@ def command(
             f"{report.unchanged} unchanged)",
         )
     for message, ids in (
-        (f"{report.without} items have no document, such as", report.missing),
-        ("removed or replaced by another program meanwhile, so repeat the command:", report.lost),
+        (f"{report.without} items have no document, for example", report.missing),
+        (
+            "another program removed or replaced documents meanwhile; run the command again:",
+            report.lost,
+        ),
     ):
         if ids:
             options.tell(f"{message} {', '.join(ids)}")

@@ -15,12 +15,13 @@ from boc.names import CODEBOOKS
 @click.option(
     "--clusters",
     type=click.IntRange(1),
-    help="Number of terms [default: 1000, but at most sqrt(concepts) for centroids].",
+    help="Number of terms [default: 1000; for centroids, at most the square root of the number of "
+    "concepts].",
 )
 @click.option(
     "--kind",
     type=click.Choice(CODEBOOKS),
-    help="Kind of terms; see below [default: plain, or centered if a trial requires it].",
+    help="Kind of terms; see below [default: plain or centered, chosen by a trial].",
 )
 def command(
     features: tuple[Path, ...],
@@ -28,16 +29,16 @@ def command(
     clusters: int | None,
     kind: str | None,
 ) -> None:
-    """Make a codebook for codes that need one. FEATURES are feature files from one encoder,
-    preferably of training photographs.
+    """Build a codebook for codes that need one. FEATURES are feature files from one encoder,
+    preferably of its training pictures.
 
     \b
     Kinds:
       plain     k-means centroids of regions and words, as in the papers; for --code hard and soft
-      centered  like plain, minus the mean of each modality, so that both use the same centroids
-      rescaled  like centered, along more even axes, for --code "soft(similarity=deviation, ...)"
-      words     contribution of each frequent word to a caption's vector; for --code words learned
-      terms trained so that captions find their pictures; for --code learned
+      centered  like plain, after subtracting the mean of each modality, to share the centroids
+      rescaled  like centered, with more even axes; for --code "soft(similarity=deviation, ...)"
+      words     contribution of each frequent word to the vector of a caption; for --code words
+      learned   terms trained so that captions find their pictures; for --code learned
 
     \b
     Examples: boc build-codebook train.h5 -o codebook.npz

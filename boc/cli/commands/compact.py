@@ -9,10 +9,10 @@ from boc.cli import options
 @options.name
 @options.at
 def command(name: str, at: str) -> None:
-    """Compact the index NAME. The result is one segment without deleted and replaced rows, which is
-    smallest and fastest.
+    """Compact the index NAME. The command merges all segments into one and drops deleted and
+    replaced items, which saves space and speeds up searches.
 
-    Searches continue meanwhile, with the same results.
+    The index can be searched meanwhile. Results do not change.
 
     \b
     Examples: boc compact photos

@@ -13,17 +13,17 @@ from boc.cli import options
 @click.option(
     "--tokens",
     type=options.PATH,
-    help="Tokenizer file: vocab.txt or tokenizer.json for a TERN, the vocabulary for a VSRN.",
+    help="Tokenizer file: vocab.txt or tokenizer.json for TERN, the vocabulary file for VSRN.",
 )
 @click.option(
     "--regions",
     metavar="KIND[:PATH]",
-    help="Region source of the network's training, for example files:DIR.",
+    help="Region source that the network was trained with, for example files:DIR.",
 )
 @click.option(
     "--stop-list",
     type=options.PATH,
-    help="File of stop-words that a TERAN leaves out, one per line.",
+    help="File of stop words that TERAN ignores, one per line.",
 )
 def command(
     checkpoint: Path,
@@ -33,13 +33,13 @@ def command(
     stop_list: Path | None,
 ) -> None:
     """Convert a published CHECKPOINT to a model folder. CHECKPOINT is a TERN, TERAN or VSRN file
-    published by its authors.
+    from the authors.
 
-    If CHECKPOINT is a model folder, the command writes ONNX networks beside its weights, as boc
-    train does.
+    If CHECKPOINT is a model folder, the command adds ONNX networks to this folder, as boc train
+    does.
 
-    No code in the file is executed. The tensors determine the kind and the sizes of the network,
-    and every tensor must be used.
+    Code in the file is not executed. The type and the sizes of the network are derived from the
+    tensors; unused tensors are an error.
 
     \b
     Examples: boc convert model_best.pth -o tern --tokens vocab.txt --regions files:features_36
@@ -50,7 +50,7 @@ def command(
     if checkpoint.is_dir():
         if output or tokens or regions or stop_list:
             raise click.UsageError(
-                f"{checkpoint} is a folder, in which its networks are written; leave options out",
+                f"{checkpoint} is a model folder, which is converted in place; omit the options",
             )
         options.write_onnx(checkpoint)
         return

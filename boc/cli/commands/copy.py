@@ -17,12 +17,16 @@ if TYPE_CHECKING:
 @options.name
 @click.argument("new", required=False)
 @options.at
-@click.option("--to", help="Backend address of the copy, or FILE.zip [default: backend of NAME].")
+@click.option(
+    "--to",
+    help="Backend address of the copy, or a file FILE.zip or FILE.h5 [default: the backend of "
+    "NAME].",
+)
 @click.option(
     "--code",
     type=options.code_of,
     metavar="CODE",
-    help="Code for the copy, applied to the stored vectors [default: copy the terms].",
+    help="Code for the copy, computed from the stored vectors [default: copy the terms unchanged].",
 )
 @click.option(
     "--rm",
@@ -36,15 +40,14 @@ if TYPE_CHECKING:
     help="Replace an existing index or file with the same name.",
 )
 def command(name: str, new: str | None, to: str | None, **keywords: Any) -> None:
-    """Copy the index NAME to another name, place, file or code. Give the name as NEW, the place or
-    file as --to, and the code as --code.
+    """Copy the index NAME, or convert it to another code. NEW is the name of the copy; --to is the
+    backend or the file.
 
-    A copy needs only the index, neither the encoder nor the pictures. Without --code the copy
-    returns the same hits with the same scores. boc index recreates the index from a FILE.zip on any
-    machine; a FILE.h5 contains the items and their vectors for commands that read features. If the
-    command is killed, run it again to continue where it stopped. The copy is published as a whole
-    at the end; boc verify checks it. A copy with the name and place of NAME replaces NAME and needs
-    --replace.
+    Copying needs neither the encoder nor the pictures. Without --code, the copy returns the same
+    hits with the same scores. From FILE.zip, boc index recreates the index on any machine. FILE.h5
+    is a feature file with the items and their vectors. If the command is killed, run it again to
+    resume. The copy becomes visible only when it is complete; use boc verify to check it. A copy
+    with the same name and backend replaces NAME and needs --replace.
 
     \b
     Examples: boc copy photos --to elastic+https://search.example.org:9200

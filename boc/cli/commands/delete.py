@@ -13,8 +13,8 @@ from boc.cli import options
 def command(name: str, ids: tuple[str, ...], everything: bool, at: str) -> None:
     """Delete items from the index NAME, or the whole index.
 
-    Captions are items with their own ids. If ID is -, ids are read from standard input, one per
-    line.
+    Captions are items with ids of their own. If ID is -, the command reads ids from standard input,
+    one per line.
 
     \b
     Examples: boc delete photos 3265162450_5b4e3c5f1b.jpg
@@ -22,14 +22,14 @@ def command(name: str, ids: tuple[str, ...], everything: bool, at: str) -> None:
               boc delete photos --all
     """
     if bool(ids) == everything:
-        raise click.UsageError("give ids, or --all")
+        raise click.UsageError("give either ids or --all")
     from boc.manage.build import delete_items
     from boc.manage.whole_index import delete_index
 
     if everything:
         count = delete_index(name, at=at)
         size = "everything" if count is None else options.amount(count, "item")
-        click.echo(f"{name}: {size} deleted, the index is removed")
+        click.echo(f"{name}: {size} deleted, index removed")
         return
     keys = list(ids)
     if keys == ["-"]:

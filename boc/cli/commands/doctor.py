@@ -20,11 +20,12 @@ COLOURS = {"ok": "green", "note": "yellow", "problem": "red"}
 
 @click.command("doctor")
 def command() -> None:
-    """Check the installation, and list missing parts.
+    """Check the installation, and list missing components.
 
-    The command checks packages, C modules, models, boc.toml and the environment. Each line is ok, a
-    note, or a problem, with the next step. The exit status is 1 if a problem would prevent
-    searches. To check a server, use boc info; to check an index, use boc verify.
+    The command checks packages, C modules, models, boc.toml and environment variables. Each line of
+    the output is marked ok, note or problem; for a problem, the command suggests the next step. The
+    exit status is 1 if a problem prevents searches. To check a server, use boc info; to check an
+    index, use boc verify.
 
     \b
     Example: boc doctor
@@ -45,13 +46,13 @@ def command() -> None:
 
 
 def check_settings(group: click.Group) -> Iterator[Finding]:
-    """Yield findings on the settings file and on the environment variables set for boc."""
+    """Check the settings file, and list the environment variables that boc reads."""
     from boc.doctor import Finding
 
     try:
         settings.defaults(group)
         path = settings.read()[0]
-        text = f"no file; looked for {' and '.join(map(str, settings.places()))}"
+        text = f"no file at {' or '.join(map(str, settings.places()))}"
         if path is not None:
             text = f"file {path}"
         yield Finding("ok", "settings", text)

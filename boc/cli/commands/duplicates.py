@@ -10,16 +10,16 @@ from boc.cli import options
 @click.option(
     "--threshold",
     type=float,
-    help="Minimum cosine similarity of near-duplicates [default: derived from random pairs].",
+    help="Minimum cosine similarity of near-duplicates [default: estimated from random pairs].",
 )
 @options.as_json
 @options.at
 def command(name: str, threshold: float | None, as_json: bool, at: str) -> None:
-    """List equal and nearly equal pictures of an index. If the index has no pictures, the command
-    compares its captions.
+    """List exact and near-duplicates in the index NAME. The command compares pictures or, if the
+    index contains no pictures, captions.
 
-    The item to keep is the first of a group, with the smallest id. The command deletes nothing; boc
-    delete removes items.
+    The first item of each group, which has the smallest id, is the item to keep. The command does
+    not delete items; use boc delete.
 
     \b
     Examples: boc duplicates photos

@@ -23,30 +23,34 @@ if TYPE_CHECKING:
 @click.option(
     "--score",
     type=click.Choice(METRICS),
-    help="Score of a pair; with --name, score for re-ranking [default: dot, or as in the index].",
+    help="Score of a pair; with --name, the score for re-ranking [default: dot, or the setting of "
+    "the index].",
 )
-@click.option("--name", help="Index of the same items to measure instead of exact scores.")
+@click.option(
+    "--name",
+    help="Index of the same items; measures searches of this index instead of exact scores.",
+)
 @click.option(
     "--rm",
     type=float,
-    help="Candidates to re-rank per hit, with --name [default: the setting of the index].",
+    help="With --name, candidates to re-rank per hit [default: the setting of the index].",
 )
 @click.option(
     "--fold",
     type=click.IntRange(1),
     default=1000,
-    help="Pictures per fold, for larger galleries.",
+    help="Pictures per fold, if the gallery is larger.",
 )
 @click.option(
     "--ndcg",
     metavar="RELEVANCE",
-    help="Relevance for NDCG@25: rouge-l, or a relevance file.",
+    help="Relevance measure for NDCG@25: rouge-l, or a relevance file.",
 )
 @click.option(
     "--run",
     "runs",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for TREC runs and qrels of the measured rankings.",
+    help="Folder in which to write the measured rankings as TREC runs and qrels.",
 )
 @options.at
 @options.as_json
@@ -61,18 +65,17 @@ def command(
     at: str,
     as_json: bool,
 ) -> None:
-    """Measure how well captions and pictures find each other. FEATURES contains both.
+    """Measure searches of pictures by captions and vice versa. FEATURES contains both.
 
-    The command prints Recall@1, 5, 10 and the median rank over all items. Without --name, if the
-    gallery has more than --fold pictures, it also prints the mean over folds.
+    The command prints Recall@1, 5 and 10 and the median rank over all items. Without --name, if the
+    gallery has more than --fold pictures, the command also prints the means over folds.
 
-    Several FEATURES of the same items from different encoders form an ensemble, whose scores are
-    averaged. mwsr and symm follow TERAN's paper; its authors' code raises negative maxima in mwsr
-    to 0.
+    If several FEATURES with the same items are given, the scores of the encoders are averaged. mwsr
+    and symm follow the TERAN paper; the authors' code replaces negative maxima in mwsr by 0.
 
-    NDCG also counts other pictures with similar captions, with the gain 2^relevance - 1. A
-    relevance file is a float32 matrix without a header, captions by pictures in the order of
-    FEATURES, as published by TERN's authors.
+    NDCG also rewards other pictures with similar captions, with a gain of 2^relevance - 1. A
+    relevance file, as published by the authors of TERN, is a float32 matrix of captions by
+    pictures, in the order of FEATURES and without a header.
 
     \b
     Examples: boc evaluate dev.h5
@@ -82,11 +85,13 @@ def command(
               boc evaluate dev.h5 --ndcg spice.f32
               boc evaluate dev.h5 --name dev --run runs
     """
-    unfit, measured = ("rm", "FEATURES alone") if name is None else ("fold", "an index")
+    unfit, measured = ("rm", "FEATURES without --name") if name is None else ("fold", "an index")
     if options.on_command_line(unfit):
-        raise click.UsageError(f"--{unfit} does not fit {measured}; leave it out")
+        raise click.UsageError(f"--{unfit} cannot be used with {measured}; omit this option")
     if name is not None and len(features) > 1:
-        raise click.UsageError("several FEATURES are measured without an index; leave out --name")
+        raise click.UsageError(
+            "--name needs a single FEATURES file; omit --name or the other files",
+        )
     from boc.evaluate.runs import Gallery
 
     gallery = Gallery.of(*features)
@@ -131,7 +136,7 @@ def measure_features(
     fold: int,
     relevance: Floats | None,
 ) -> Iterator[tuple[str, str, Recalls, Ndcg | None]]:
-    """Yield the label, heading and figures of each protocol. NDCG is None without a relevance
+    """Yield the label, heading, recall and NDCG of each protocol. NDCG is None without a relevance
     matrix."""
     from boc.evaluate.metrics import evaluate_ndcg, evaluate_recall
 
@@ -152,9 +157,8 @@ def measure_index(
     rerank: Metric | None,
     relevance: Floats | None,
 ) -> Iterator[tuple[str, str, Recalls, Ndcg | None]]:
-    """Yield the label, heading and figures for searches of an index. If ``rm`` is None and a search
-    would compare all vectors, also yield the figures of the code, at the index's budgets and
-    without re-ranking."""
+    """Yield the label, heading, recall and NDCG of searches of an index. If ``rm`` is None, also
+    evaluate the code, at the budgets of the index and without re-ranking."""
     from boc.evaluate.runs import evaluate_index
     from boc.plan import ALL_COMPARED, usual_way
     from boc.search.searcher import Searcher
@@ -179,7 +183,7 @@ def measure_index(
         if each == 1:
             about = "ranked by its terms"
         elif each is not None:
-            about = f"re-ranked from {each:g} candidates per hit that share a term"
+            about = f"re-ranked from {each:g} candidates per hit"
         elif usual_way(searcher.index) == "all":
             about += f"; {ALL_COMPARED}"
         yield label, f"{label}, {about}", report.recalls, report.ndcg

@@ -33,13 +33,13 @@ def command(
     at: str,
     encoder: str | None,
 ) -> None:
-    """Explain why ID is a hit in the index NAME. The query is a sentence or a picture.
+    """Explain why ID is a hit for a query in the index NAME. The query is a sentence or a picture.
 
-    The command prints the ten terms with the largest products among the terms that query and item
-    share. Each line shows the term's share of the score, its frequency in the query times its
-    frequency in the item, and typical words. The products add up to the index's score before
-    re-ranking. --json adds regions, words, and their cosines, which the page of boc serve draws.
-    The search plan shows whether terms found the candidates or all vectors were compared.
+    The command prints the ten shared terms that contribute most to the score. Each line shows the
+    contribution as a percentage, the frequencies of the term in the query and in the item with
+    their product, and typical words. The products add up to the score before re-ranking. --json
+    adds regions, words and their cosines, which the page of boc serve displays. The search plan
+    shows whether a search finds candidates by terms or compares all vectors.
 
     \b
     Examples: boc explain photos "two dogs play in the snow" 3265162450_5b4e3c5f1b.jpg
@@ -64,15 +64,15 @@ def command(
     else:
         print_terms(explanation)
         if explanation.by_vectors is not None:
-            click.echo(f"vectors  {explanation.by_vectors:.4f}, the score by vectors")
+            click.echo(f"vectors  {explanation.by_vectors:.4f}, the score of the vectors")
         if plan == "all":
             options.tell(ALL_COMPARED)
     if explanation.missing:
-        options.tell(f"terms only: {explanation.missing}")
+        options.tell(f"only terms are shown: {explanation.missing}")
 
 
 def print_terms(explanation: Explanation) -> None:
-    """Print the terms shared by query and item, and the item's words."""
+    """Print the terms that the query and the item share, and the words of the item."""
     from boc.codecs.surrogate_text import FIELD
     from boc.explain.score import LABELLED
 
@@ -89,13 +89,16 @@ def print_terms(explanation: Explanation) -> None:
         click.echo(f"{100 * rest / explanation.score:5.1f} %  and {len(others)} others, {rest}")
     if explanation.offset is not None:
         click.echo(
-            f"offset   {explanation.offset:+.4f} of the score by vectors, which corrects hubs",
+            f"offset   {explanation.offset:+.4f} included in the score of the vectors to correct "
+            "hubs",
         )
     if explanation.matches:
         click.echo(f"score    {explanation.score}")
     else:
         id = explanation.item.id
-        options.tell(f"{id} shares no term with this query: only its vector is near")
+        options.tell(
+            f"{id} shares no terms with this query; it is a hit because its vector is close",
+        )
     if FIELD in explanation.item.fields:
         counts = Counter(str(explanation.item.fields[FIELD]).split())
         words = [f"{options.plain(word)} {count}" for word, count in counts.items()]

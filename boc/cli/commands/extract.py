@@ -24,12 +24,12 @@ SETTINGS = {
 @click.option(
     "--regions",
     metavar="KIND[:PATH]",
-    help="Region source, such as grid; writes regions instead of vectors.",
+    help="Region source, such as grid; the file then contains regions instead of vectors.",
 )
 @click.option(
     "--shard",
     metavar="I/N",
-    help="Part I of N similar parts of SOURCE, for one command per machine.",
+    help="Process only part I of N, so that several machines can share the work.",
 )
 @options.settings(SETTINGS)
 @options.device
@@ -47,28 +47,28 @@ def command(
     device: str,
     exclude: tuple[str, ...],
 ) -> None:
-    """Write vectors or regions of SOURCE to a feature file.
+    """Write the vectors or regions of SOURCE to a feature file.
 
-    SOURCE is a folder of pictures, a .tar of them (WebDataset, img2dataset), a CSV with the columns
-    image,caption, JSON Lines or Parquet of path, caption and metadata, or a regions file. If the
-    command is killed, run it again to continue where it stopped. Shards, for example 1/16 to 16/16,
-    share the work among machines.
+    SOURCE is a folder or a .tar file of pictures (WebDataset, img2dataset), a CSV with the columns
+    image,caption, a JSON Lines or Parquet file with paths, captions and metadata, or a regions
+    file. If the command is killed, run it again to resume. To split the work among 16 machines, run
+    the shards 1/16 to 16/16.
 
     \b
     Settings for --set:
       precision    precision of matrix products: float32, bfloat16 or float16 [float32]
-      batch_size   number of items encoded at a time [64]
+      batch_size   number of items per batch [64]
       workers      number of processes that decode pictures [one per core]
-      dtype        type of the numbers in the file: float16 or float32 [float16]
-      concepts     false: write only global vectors, no vectors for regions and words [true]
-      ocr          true: read the words inside pictures, for boc search --hybrid [false]
+      dtype        type of the vectors in the file: float16 or float32 [float16]
+      concepts     false: write only global vectors, without vectors of regions and words [true]
+      ocr          true: recognise text in pictures for boc search --hybrid [false]
 
     \b
     Examples: boc extract photos/ -o photos.h5 --encoder tern:models/flickr8k
               boc extract captions.csv -o regions.h5 --regions grid
               boc extract photos/ -o 3.h5 --shard 3/16 --encoder tern:mine --set precision=bfloat16
     """
-    # An option on the command line has priority over the other option in the settings.
+    # An option on the command line overrides the other option in the settings.
     if options.on_command_line("regions") != options.on_command_line("encoder"):
         if options.on_command_line("regions"):
             encoder = None

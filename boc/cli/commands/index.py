@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option(
     "--rm",
     type=click.FloatRange(1),
-    help="Candidates to re-rank per hit [default: chosen by --recall; 10 for other codes].",
+    help="Candidates to re-rank per hit [default: chosen to reach --recall; 10 for other codes].",
 )
 @options.recall
 @click.option(
@@ -37,12 +37,13 @@ if TYPE_CHECKING:
 @click.option(
     "--vectors",
     type=click.Choice(VECTOR_DTYPES),
-    help="Type of stored vectors [default: as in the feature file, else float16].",
+    help="Type of the stored vectors [default: as in the feature file, otherwise float16].",
 )
 @click.option(
     "--concepts",
     type=click.Choice(CONCEPT_DTYPES),
-    help="Type of stored concept sets [default: float16 if --rerank needs sets, else not stored].",
+    help="Type of the stored concept sets [default: float16 if --rerank needs sets, otherwise not "
+    "stored].",
 )
 @options.metadata
 @options.ocr
@@ -52,36 +53,37 @@ if TYPE_CHECKING:
 @click.option(
     "--shard",
     metavar="I/N",
-    help="Part I of N parts of the items. The last of N processes publishes the index.",
+    help="Load only part I of N. The last of the N processes publishes the index.",
 )
 def command(name: str, sources: tuple[Path, ...], code: Code | None, **keywords: Any) -> None:
-    """Make the index NAME from everything in SOURCE.
+    """Build the index NAME from everything in SOURCE.
 
-    SOURCE is one or more feature files from one encoder, such as shards. With --encoder, SOURCE is
-    one or more folders or .tar files of pictures (WebDataset, img2dataset), a CSV with the columns
-    image,caption, JSON Lines or Parquet of path, caption and metadata, or a regions file. With
-    several folders, ids begin with the name of the folder. If the command is killed, run it again
-    to continue where it stopped. The index is published as a whole at the end.
+    SOURCE is one or more feature files from one encoder, for example shards. With --encoder, SOURCE
+    is one or more folders or .tar files of pictures (WebDataset, img2dataset), a CSV with the
+    columns image,caption, a JSON Lines or Parquet file with paths, captions and metadata, or a
+    regions file. With several folders, each id begins with the name of its folder. If the command
+    is killed, run it again to resume. The index becomes visible only when it is complete.
 
-    SOURCE can also be a vector file from another program: .npy, .fvecs, .fbin, .u8bin, or HDF5 of
-    ann-benchmarks. Put sentences into X.txt and ids into X.ids.txt beside X.npy.
+    SOURCE can also be a vector file from another program: .npy, .fvecs, .fbin, .u8bin, or an HDF5
+    file from ann-benchmarks. Sentences and ids for X.npy are read from X.txt and X.ids.txt in the
+    same folder.
 
-    To bring an existing index in line with its pictures, use boc sync. To add other pictures, use
-    boc add.
+    To update an existing index after its pictures have changed, use boc sync. To add other
+    pictures, use boc add.
 
-    From a file written by boc copy, the command recreates the index with the same scores; --code
-    chooses another code.
+    If SOURCE is a file written by boc copy, the command recreates the index with the same scores;
+    --code selects another code.
 
     With --shard, several processes or machines load one index onto a server at the same time. Each
-    loads its part of the same feature files. The last process publishes the index. If a process
-    dies, repeat its command on any machine.
+    process loads its part of the same feature files, and the last process publishes the index. If a
+    process dies, run its command again on any machine.
 
-    Pictures have metadata: taken, taken_from, camera, lens, gps_latitude, gps_longitude, width,
-    height, orientation, folder, name, size, modified; with --ocr also ocr, the words inside the
-    picture. The table given by --metadata has one line per item; its values override the picture's
-    own metadata. A caption inherits the values of its picture unless the table has a line for the
-    caption. The header declares types: keyword, integer, float, boolean, date, text. A vertical bar
-    separates several values.
+    The metadata of pictures are read from their files: taken, taken_from, camera, lens,
+    gps_latitude, gps_longitude, width, height, orientation, folder, name, size, modified; with
+    --ocr also ocr, the text recognised in the picture. The --metadata table has one line per item,
+    whose values override the values from the file. A caption inherits the values of its picture
+    unless the table has a line for the caption. The header declares the types keyword, integer,
+    float, boolean, date or text. Several values are separated by vertical bars.
 
     \b
     Examples: boc index photos photos.h5
@@ -105,7 +107,8 @@ def command(name: str, sources: tuple[Path, ...], code: Code | None, **keywords:
         report = build_index(name, sources, code=code, progress=progress, **keywords)
     if not report.published:
         click.echo(
-            f"{name}: part {keywords['shard']} is loaded; the index appears when all parts are",
+            f"{name}: part {keywords['shard']} is loaded; the index appears when all parts are "
+            "loaded",
         )
         return
     click.echo(sentence(name, report))

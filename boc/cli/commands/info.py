@@ -13,10 +13,11 @@ from boc.cli import options
 @options.at
 @options.as_json
 def command(name: str | None, at: str, as_json: bool) -> None:
-    """Show the contents of the index NAME and how it was made. Without NAME, list the indexes and
-    the features of the backend.
+    """Show the contents and settings of the index NAME. Without NAME, list the indexes and the
+    features of the backend.
 
-    The bytes per item are for one copy; each replica on a server takes the same space.
+    The number of bytes per item does not include replicas; each replica on a server needs the same
+    space.
 
     \b
     Examples: boc info photos
@@ -44,11 +45,11 @@ def command(name: str | None, at: str, as_json: bool) -> None:
     total = max(1, sum(counts.values()))
     fields = [f"{field}:{kind}" for field, kind in facts["fields"].items()]
     way = ALL_COMPARED if facts["plan"] == "all" else f"plan {facts['plan']}"
-    hubs = "not corrected: the encoder has no bank of queries"
+    hubs = "not corrected, because the encoder has no query bank"
     if facts["offsets"]:
-        hubs = "corrected by offsets from the bank of the encoder"
-    # A server reports sizes only to users with the "monitor" privilege.
-    stored = "unknown: this user lacks the right monitor"
+        hubs = "corrected by offsets from the query bank of the encoder"
+    # Servers report sizes only to users with the privilege "monitor".
+    stored = "unknown, because this user lacks the privilege monitor"
     if facts["bytes"]:
         parts = [f"{part} {n / total:.0f}" for part, n in facts["bytes"].items() if n]
         stored = f"{sum(facts['bytes'].values()) / total:.0f} per item ({', '.join(parts)})"
@@ -56,7 +57,7 @@ def command(name: str | None, at: str, as_json: bool) -> None:
         {
             "items": f"{options.amount(counts['image'], 'picture')}, "
             f"{options.amount(counts['text'], 'caption')}",
-            "code": facts["code"] or "a chain without a name",
+            "code": facts["code"] or "a chain of steps without a name",
             "steps": ", ".join(facts["steps"]),
             "terms": facts["terms"],
             "postings": f"{facts['postings']} ({facts['postings'] / total:.1f} per item)",
@@ -64,7 +65,7 @@ def command(name: str | None, at: str, as_json: bool) -> None:
             "hubs": hubs,
             "concepts": facts["concepts"] or "none",
             "metadata": ", ".join(fields) or "none",
-            "re-rank": f"{facts['rerank']}, {facts['rm']:g} candidates for each hit; {way}",
+            "re-rank": f"{facts['rerank']}, {facts['rm']:g} candidates per hit; {way}",
             "recall": describe_recall(facts["recall"], facts["plan"]),
             "bytes": stored,
             "encoder": facts["encoder"],
@@ -75,23 +76,23 @@ def command(name: str | None, at: str, as_json: bool) -> None:
 
 
 def print_rows(rows: Mapping[str, object]) -> None:
-    """Print labels with their values, one pair per line."""
+    """Print each label with its value on a line."""
     for label, value in rows.items():
         click.echo(f"{label:9s} {options.plain(value)}")
 
 
 def describe_recall(recall: dict[str, Any], plan: str) -> str:
-    """Return the recall that the budgets were chosen for, and the measured recall."""
+    """Describe the target recall of the budgets and the measured recall."""
     if not recall:
         return "no target; the code has default budgets"
     if plan == "all" or "measured" not in recall:
-        return f"{recall['target']:g} (target); all items are compared, so each search is exact"
+        return f"{recall['target']:g} (target); all items are compared, so searches are exact"
     low = (
         ""
         if recall["measured"] >= recall["target"]
-        else "; reaching it would take half as long again or more"
+        else "; reaching the target would make searches at least 1.5 times as slow"
     )
     return (
         "{target:g} (target), {measured:.3f} ({low:.3f} to {high:.3f}) measured with {queries} "
-        "{source} as queries when it held {items} items"
+        "{source} as queries on {items} items"
     ).format(**recall) + low

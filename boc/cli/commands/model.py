@@ -14,11 +14,11 @@ name = click.argument("name", metavar="MODEL")
 
 @click.group("model")
 def command() -> None:
-    """Download and manage encoders that others trained.
+    """Download and list pretrained encoders.
 
-    MODEL is clip, siglip2 or multilingual, or ORG/NAME of a model on the Hugging Face hub. Models
-    are stored in BOC_MODELS [default: ~/.local/share/boc/models]; use them as --encoder clip or
-    --encoder clip:ORG/NAME.
+    MODEL is clip, siglip2, multilingual, or the name ORG/NAME of a model on the Hugging Face Hub.
+    Models are stored in the folder BOC_MODELS [default: ~/.local/share/boc/models]. To use a model,
+    pass --encoder clip or --encoder clip:ORG/NAME.
 
     \b
     Examples: boc model get clip
@@ -31,23 +31,23 @@ def command() -> None:
 @click.option(
     "--revision",
     metavar="REVISION",
-    help="Commit, branch or tag [default: pinned or newest].",
+    help="Commit, branch or tag [default: the pinned or the newest commit].",
 )
 @click.option(
     "--precision",
     type=click.Choice([*models.PRECISIONS]),
-    help="Precision of ONNX networks: full (32 bits), half (16) or 8bit; half finds nearly the "
-    "same hits, 8bit finds worse hits [default: the most precise].",
+    help="Precision of ONNX networks: full (32 bits), half (16) or 8bit; half returns nearly the "
+    "same hits, 8bit returns worse hits [default: the highest precision available].",
 )
 @click.option("--yes", is_flag=True, help="Download without asking for confirmation.")
 def get(name: str, revision: str | None, precision: str | None, yes: bool) -> None:
-    """Download MODEL, after showing its size, its licence, and any missing packages.
+    """Download MODEL after showing its size, its licence and missing packages.
 
-    ONNX networks, as published by Xenova, onnx-community, Immich and Qdrant, do not need torch.
-    Files are checked against the server's digests; networks with short names are checked against
-    pinned digests, or against the digests of their first download. After a failure, repeat the
-    command; complete files are not downloaded again. To use another server, set HF_ENDPOINT to its
-    address.
+    ONNX networks, as published by Xenova, onnx-community, Immich and Qdrant, do not need PyTorch.
+    Files are checked against the digests that the server reports; for short names, networks are
+    checked against pinned digests or the digests of the first download. If the download fails, run
+    the command again; complete files are not downloaded again. To use another server, set
+    HF_ENDPOINT to its address.
 
     \b
     Examples: boc model get clip
@@ -71,11 +71,11 @@ def get(name: str, revision: str | None, precision: str | None, yes: bool) -> No
         if not other and not models.verify(present):
             click.echo(f"{repository} is already downloaded: {present.folder}")
             if revision is None:
-                options.tell("To ask for a newer one: --revision main")
+                options.tell("To download the newest version: --revision main")
             return
-    licence = "not stated; see its page"
+    licence = "not stated; see the page of the model"
     if pinned is not None:
-        licence = f"{pinned.licence} (its card says nothing)"
+        licence = f"{pinned.licence} (not stated in the model card)"
     offer = hub.look(repository, commit or "", digests, precision)
     licence = offer.licence or licence
     options.tell(f"model     {offer.repository}, revision {offer.revision[:12]}")
@@ -87,23 +87,25 @@ def get(name: str, revision: str | None, precision: str | None, yes: bool) -> No
         needed = ("torch", "transformers")
         extra = "encoders"
     if missing := [package for package in needed if find_spec(package) is None]:
-        options.tell(f"missing   {', '.join(missing)}, to use it: pip install 'boc[{extra}]'")
+        options.tell(
+            f"missing   {', '.join(missing)}; to use the model: pip install 'boc[{extra}]'",
+        )
     if not yes:
         if not (sys.stdin and sys.stdin.isatty()):
             raise BocError(
-                "no terminal to accept the licence in; if you accept it, add --yes",
+                "the licence cannot be confirmed without a terminal; to accept it, add --yes",
             )
-        if not click.confirm("Download it?", err=True):
+        if not click.confirm("Download the model?", err=True):
             raise BocError("nothing was downloaded")
     click.echo(f"{repository}: {hub.download(offer).folder}")
     spec = f"clip:{name}" if "/" in name else name
-    click.echo(f"Use it: boc index photos ~/Pictures --encoder {spec}")
+    click.echo(f"To use it: boc index photos ~/Pictures --encoder {spec}")
 
 
 @command.command("list")
 @options.as_json
 def show(as_json: bool) -> None:
-    """List the downloaded models, and the short names of models available for download.
+    """List downloaded models, and models that can be downloaded by a short name.
 
     \b
     Examples: boc model list
@@ -126,7 +128,7 @@ def show(as_json: bool) -> None:
         click.echo(options.plain(about))
     known = {each.repository for each in present}
     for name, entry in models.CATALOGUE.items():
-        state = "is there" if entry.repository in known else f"boc model get {name}"
+        state = "downloaded" if entry.repository in known else f"boc model get {name}"
         click.echo(
             f"{name}: {entry.repository}, {entry.size / 1e6:.0f} MB, {entry.licence}; "
             f"{entry.about} ({state})",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from boc.types import Hit
 
     Answers = Sequence[tuple[str, str, Hits]]
-    """An answer: the id of a query, the query as text, and its hits."""
+    """For each query: its id, its text, and its hits."""
 
 
 @click.command("search", cls=options.TextCommand)
@@ -37,29 +37,30 @@ if TYPE_CHECKING:
     "images",
     type=options.PATH,
     multiple=True,
-    help="Picture to search by; can be repeated.",
+    help="Picture to use as the query; can be repeated.",
 )
 @click.option(
     "--like",
     type=options.ID,
     multiple=True,
     metavar="[-]ID",
-    help="Id of an item that hits should resemble, or, after a minus, should not; can be repeated.",
+    help="Id of an item that hits should resemble or, with a minus, should not resemble; can be "
+    "repeated.",
 )
 @click.option(
     "--queries",
     type=options.PATH,
-    help="File of queries, or - for stdin: one sentence per line, or vectors.",
+    help="File of queries: one sentence per line, or vectors; - means standard input.",
 )
 @click.option(
     "--run",
     type=options.PATH,
-    help="TREC run file to write for --queries.",
+    help="TREC run file in which to write the hits of --queries.",
 )
 @click.option(
     "--find",
     type=click.Choice(MODALITIES),
-    help="Kind of hits [default: image, if the index has pictures].",
+    help="Type of hits [default: image, if the index contains pictures].",
 )
 @click.option(
     "--filter",
@@ -67,13 +68,14 @@ if TYPE_CHECKING:
     type=options.ID,
     multiple=True,
     metavar="FIELD=VALUE",
-    help="Metadata condition that hits must meet, using =, !=, <, <=, > or >=. Can be repeated; "
-    "all conditions must hold. If no item meets all conditions = on one field, one is enough.",
+    help="Condition on metadata with =, !=, <, <=, > or >=. Can be repeated; hits must meet all "
+    "conditions. If no item meets all = conditions on a field, hits must meet one of these "
+    "conditions.",
 )
 @click.option(
     "--sort",
     metavar="[-]FIELD",
-    help="Field to sort by, smallest value first, or, after a minus, largest value first.",
+    help="Field to sort by, in ascending order or, with a minus, in descending order.",
 )
 @click.option("-k", default=10, help="Number of hits per query.")
 @click.option(
@@ -84,14 +86,14 @@ if TYPE_CHECKING:
 @click.option(
     "--hybrid",
     type=click.Choice([*HYBRIDS, "words"]),
-    help="Word search (BM25): fused with the vector ranking (rrf), or alone, without the encoder "
-    "(words).",
+    help="Add a word search (BM25): rrf fuses its ranking with the vector ranking; words uses "
+    "only this ranking, without the encoder.",
 )
 @click.option("--collapse", is_flag=True, help="Group near-duplicates under their best hit.")
 @click.option(
     "--html",
     type=options.PATH,
-    help="HTML page of the hit pictures to write.",
+    help="HTML file in which to write a page with the hits.",
 )
 @click.option(
     "--paths",
@@ -103,7 +105,7 @@ if TYPE_CHECKING:
     "--request",
     "as_request",
     is_flag=True,
-    help="Print the body of the request to the server instead of searching.",
+    help="Print the request body for the server instead of searching.",
 )
 @options.at
 @options.moved_encoder
@@ -124,14 +126,14 @@ def command(
     encoder: str | None,
     **settings: Any,
 ) -> None:
-    """Search the index NAME by a sentence, pictures, or items.
+    """Search the index NAME by a sentence, pictures or items.
 
     TEXT, pictures (--image) and items (--like) can be combined. In TEXT, -word or -"some words"
-    marks unwanted words; \\-word is a word that begins with a minus.
+    excludes words; \\-word stands for a word that begins with a minus.
 
-    --request prints the server request instead of running it. Send it to the server to get the same
-    hits in the same order. Secrets are replaced by the names of their variables, BOC_PASSWORD and
-    BOC_API_KEY.
+    --request prints the server request instead of running it. If you send this request to the
+    server, you get the same hits in the same order. Secrets are replaced by the names of the
+    variables BOC_PASSWORD and BOC_API_KEY.
 
     \b
     Examples: boc search photos "two dogs play in the snow"
@@ -147,33 +149,34 @@ def command(
     """
     if len(words) > 1 and (unknown := [word for word in words if word.startswith("-")]):
         raise click.UsageError(
-            f"no option {unknown[0]}; if it belongs to TEXT, write TEXT in quotes: "
+            f"no such option {unknown[0]}; if it is part of TEXT, put TEXT in quotes: "
             f"{' '.join(words)!r}",
         )
     if bool(words or images or like) == (queries is not None):
-        where = f"; {name!r} is read as the name of an index" if queries is None else ""
+        where = f"; {name!r} is interpreted as the name of an index" if queries is None else ""
         raise click.UsageError(
-            f"give TEXT (in quotes), --image FILE or --like ID, or else --queries FILE{where}",
+            f"give TEXT (in quotes), --image FILE or --like ID, or --queries FILE{where}",
         )
     if run is not None and (queries is None or settings["sort"] is not None):
         raise click.UsageError(
-            "--run writes the hits of --queries by score; add --queries FILE, leave out --sort",
+            "--run writes the hits of --queries in order of score; add --queries FILE and omit "
+            "--sort",
         )
     by_words = hybrid == "words"
     if by_words and (images or like):
         raise click.UsageError(
-            "--hybrid words searches by the words of TEXT or --queries; leave pictures, items out",
+            "--hybrid words searches only by TEXT or --queries; omit --image and --like",
         )
     if as_request and (queries is not None or html is not None or hybrid is not None):
         raise click.UsageError(
-            "--request prints one request; leave out --queries, --hybrid and --html",
+            "--request prints a single request; omit --queries, --hybrid and --html",
         )
     if ways := [way for way in ("as_json", "paths", "as_request") if options.on_command_line(way)]:
         if len(ways) > 1:
             raise click.UsageError(
-                "--json, --paths and --request exclude each other; give one of them",
+                "--json, --paths and --request cannot be combined; choose one",
             )
-        # An option on the command line has priority over the settings.
+        # Options on the command line override the settings.
         as_json = ways == ["as_json"]
     from boc.inputs.metadata import parse_filter
     from boc.outputs import begins, check_output
@@ -228,7 +231,7 @@ def query_of(
     images: Sequence[Path] = (),
     like: Sequence[str] = (),
 ) -> Query:
-    """Build the query from TEXT, pictures and items; a minus marks unwanted items."""
+    """Build a query from TEXT, pictures and items. A minus marks unwanted items."""
     from boc.search.queries import Query, parse_text
 
     sentence, minus = parse_text(text)
@@ -244,14 +247,15 @@ def search_file(
     *,
     by_words: bool,
 ) -> Answers:
-    """Search by each sentence or vector in a file."""
+    """Run a search for each sentence or vector in a file."""
     from boc.inputs.features import is_feature_file, read_queries
     from boc.search.queries import parse_text
 
     if str(path) != "-" and (path.suffix in (".h5", ".hdf5") or is_feature_file(path)):
         if by_words:
             raise click.UsageError(
-                "--hybrid words needs sentences; give a file with one per line as --queries",
+                "--hybrid words needs sentences; give --queries a text file with one sentence per "
+                "line",
             )
         answers: list[Any] = []
         for items, queries in read_queries(path, searcher.index.manifest.identity):
@@ -266,7 +270,7 @@ def search_file(
     if by_words:
         ranked = searcher.search_words([text for _, text in sentences], search_options)
         return [(*sentence, hits) for sentence, hits in zip(sentences, ranked, strict=True)]
-    # Sentences without unwanted words are searched in one batch.
+    # Sentences without excluded words form one batch.
     batch = {}
     for _, text in sentences:
         wanted, minus = parse_text(text)
@@ -283,7 +287,7 @@ def search_file(
 
 
 def read_sentences(path: Path) -> list[tuple[str, str]]:
-    """Return the ids and sentences in a file; the default id is the line number."""
+    """Return the ids and sentences in a file. The default id is the line number."""
     shown = f"--queries {path}"
     pairs = []
     for number, line in enumerate(options.read_lines(str(path), shown, "sentences"), 1):
@@ -293,12 +297,12 @@ def read_sentences(path: Path) -> list[tuple[str, str]]:
             id, tab, text = line.partition("\t")
             if not tab:
                 raise BocError(
-                    f"{shown}: {line[:60]!r} has no tab; write ID, a tab and the sentence",
+                    f"{shown}: {line[:60]!r} contains no tab; write an id, a tab and the sentence",
                 )
         pairs.append((id.strip(), text.strip()))
     for id, count in Counter(id for id, _ in pairs).items():
         if count > 1:
-            raise BocError(f"{shown}: the id {id!r} occurs twice; give each sentence its own")
+            raise BocError(f"{shown}: the id {id!r} occurs twice; give each sentence its own id")
     return pairs
 
 
@@ -310,7 +314,7 @@ def print_answers(
     *,
     as_json: bool,
 ) -> None:
-    """Print the hits as JSON, as paths only (``paths``), or as a list."""
+    """Print the hits as JSON, as paths, or as a list."""
     from boc.plan import ALL_COMPARED
 
     for id, query, hits in answers:
@@ -339,15 +343,15 @@ def print_answers(
                     parts.append(f"(+{len(hit.duplicates)})")
                 click.echo("  ".join(parts))
         if not hits:
-            which = "no item that passes all filters" if search_options.filters else "nothing"
+            which = "no item that passes all filters" if search_options.filters else "no item"
             options.tell(f"{which} matches this query")
         for note in hits.notes:
             options.tell(note)
 
 
 def print_paths(hits: Sequence[Hit]) -> None:
-    """Print the paths of pictures, one per line, as exact bytes, or, on a terminal, without control
-    characters."""
+    """Print the paths of pictures, one per line: as exact bytes to a file or a pipe, without
+    control characters to a terminal."""
     left = []
     for hit in hits:
         if hit.path is None:
@@ -357,29 +361,31 @@ def print_paths(hits: Sequence[Hit]) -> None:
         if sys.stdout.isatty():
             name = options.plain(hit.path).encode()
         if b"\n" in name:
-            left.append(f"{hit.path!r} has a line end: print it by --json")
+            left.append(f"{hit.path!r} contains a line break; use --json to print it")
         else:
             click.echo(name)
     leave_out("hits", left)
 
 
 def tell_words(searcher: Searcher, text: str) -> None:
-    """Print to stderr the words of a sentence that neither the index nor the encoder knows, with
-    suggestions."""
+    """Print words that neither the index nor the encoder knows to stderr, with suggestions."""
     from boc.search.spelling import Spelling
 
     with suppress(OSError, ValueError):
         if Path(text).is_file():
             options.tell(
-                f"{text} was searched as words; by the picture: --image {shlex.quote(text)}",
+                f"{text} was interpreted as words; to search by the picture, use --image "
+                f"{shlex.quote(text)}",
             )
             return
     if condition := re.search(r"(?<!\S)[^\W\d]\w*:\S+", text):
-        options.tell(f"{condition[0]} was searched as words; a condition is --filter FIELD=VALUE")
+        options.tell(
+            f"{condition[0]} was interpreted as words; for a condition, use --filter FIELD=VALUE",
+        )
         return
     for word, near in Spelling(searcher).unknown(text):
-        # If the encoder counts words, the notes already list words without suggestions.
+        # If the encoder counts words, the notes already mention words without suggestions.
         if near is None and searcher.caption_counts:
             continue
         meant = f"; did you mean {near}?" if near else ""
-        options.tell(f"{word!r} is no word of this index or its encoder{meant}")
+        options.tell(f"{word!r} is not a word that this index or its encoder knows{meant}")

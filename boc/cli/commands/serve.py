@@ -34,10 +34,14 @@ from boc.cli import options
     "--keep",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
     metavar="FOLDER",
-    help="Folder for pictures that clients with the token send to POST /api/library; the index "
-    "gets these pictures.",
+    help="Folder for pictures that clients with the token upload to POST /api/library; the "
+    "pictures are added to the index.",
 )
-@click.option("--log", is_flag=True, help="Log requests to stderr, without token, query or ids.")
+@click.option(
+    "--log",
+    is_flag=True,
+    help="Log requests to stderr, without tokens, queries and ids.",
+)
 @options.at
 @options.moved_encoder
 def command(
@@ -51,11 +55,11 @@ def command(
     at: str,
     encoder: str | None,
 ) -> None:
-    """Serve the search page of the index NAME. The server also has a JSON interface. Press Ctrl-C
-    to stop the server.
+    """Serve the search page of the index NAME. The server also provides a JSON interface. Press
+    Ctrl-C to stop the server.
 
     If the environment variable BOC_TOKEN is set, every client must send its value as a token.
-    Thumbnails are cached in boc/thumbnails in XDG_CACHE_HOME [default: ~/.cache].
+    Thumbnails are cached in XDG_CACHE_HOME/boc/thumbnails [default: ~/.cache/boc/thumbnails].
 
     \b
     Examples: boc serve photos --open
@@ -63,8 +67,8 @@ def command(
               BOC_TOKEN=$(openssl rand -hex 16) boc serve photos --host 0.0.0.0 --allow-host a.org
               BOC_TOKEN=secret boc serve photos --keep .
     """
-    # Requests share the cores. A matrix product on several threads would wait for busy cores, and
-    # costs up to twice the processor time.
+    # Requests share the cores. A matrix product on several threads would wait for busy cores and
+    # use up to twice the processor time.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from boc.errors import BocError, needing
     from boc.search.searcher import Searcher
@@ -77,7 +81,7 @@ def command(
     if token is not None and not token.strip():
         raise BocError("BOC_TOKEN is empty; set it to a token that is hard to guess, or unset it")
     if keep is not None and token is None:
-        raise BocError("pictures are kept of clients that have the token only; set BOC_TOKEN")
+        raise BocError("--keep accepts pictures only from clients with a token; set BOC_TOKEN")
     settings = Settings(name, at, host, hosts, token, keep=keep and keep.resolve())
     with listen(host, port) as sock:
         configure_logging()
@@ -85,11 +89,11 @@ def command(
         searcher = Searcher.open(name, at, encoder=encoder)
         options.tell(f"loading the encoder {searcher.index.manifest.identity.spec}")
         searcher.warm()
-        # The garbage collector then skips all objects that were loaded before the first request.
+        # The garbage collector then skips all objects loaded before the first request.
         gc.freeze()
         if host not in LOOPBACK and token is None:
-            all_may = f"everybody who reaches {host} can search and see these pictures"
-            options.tell(f"note: {all_may}; set BOC_TOKEN to change that")
+            all_may = f"everyone who can connect to {host} can search and see these pictures"
+            options.tell(f"note: {all_may}; set BOC_TOKEN to require a token")
         if ":" in host:
             host = f"[{host}]"
         address = f"http://{host}:{sock.getsockname()[1]}/"

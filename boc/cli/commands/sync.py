@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 @click.option(
     "--missing",
     type=click.Choice(["remove", "remove-many", "keep"]),
-    help="Action for items whose files are gone [default: keep items of missing or empty folders, "
-    "remove others].",
+    help="Action for items whose files are missing [default: remove, but keep items of missing or "
+    "empty folders].",
 )
 @click.option(
     "--watch",
     "watching",
     is_flag=True,
-    help="Keep running until Ctrl-C, and sync whenever files change.",
+    help="Keep running until Ctrl-C is pressed, and sync whenever files change.",
 )
 @options.at
 @options.encoder
@@ -42,21 +42,22 @@ def command(
     watching: bool,
     **keywords: Any,
 ) -> None:
-    """Bring the index NAME in line with its pictures. SOURCE is the folders or the CSV that the
-    index was made from.
+    """Update the index NAME to match its pictures. SOURCE is the folders or the CSV that the index
+    was built from.
 
-    Only new and changed pictures are encoded, with the encoder and the code of the index. A renamed
-    or moved picture keeps its vector; a picture whose file is gone is removed. Files are compared
-    by size and time, and by contents if size or time differs. An unreadable picture is not retried
-    until its file changes. If the command is killed, run it again to continue. --ocr reads the
-    words inside new and changed pictures, and inside pictures not yet read by OCR.
+    Only new and changed pictures are encoded, with the encoder and the code of the index. Renamed
+    and moved pictures keep their vectors; pictures whose files are missing are removed. Files are
+    compared by size and time, and by content if the size or the time differs. Unreadable pictures
+    are not retried until their files change. If the command is killed, run it again to resume.
+    --ocr recognises text in new and changed pictures, and in pictures not yet processed by OCR.
 
-    Nothing is removed if a folder is missing or empty, as on an unmounted disk, or if more than
-    half of the pictures or captions would be removed. If a subfolder is missing or empty, its
-    pictures are kept and the subfolder is named; --missing remove removes these pictures. --missing
-    keep keeps all items whose files are missing, such as items on a detached disk.
+    The command removes no items if a folder is missing or empty, as on an unmounted disk, or if
+    more than half of the pictures or captions would be removed. If a subfolder is missing or empty,
+    the command keeps its pictures and prints its name; to remove these pictures, use --missing
+    remove. --missing keep keeps all items whose files are missing, such as items on an unmounted
+    disk.
 
-    With --watch, each sync that changes items prints a line, and the encoder stays loaded.
+    With --watch, the encoder stays loaded, and each sync that changes items prints a line.
 
     \b
     Examples: boc sync photos ~/Pictures
@@ -84,7 +85,8 @@ def command(
         return
     if missing == "remove-many":
         raise click.UsageError(
-            "--missing remove-many cannot go with --watch; run a single sync, and check its result",
+            "--missing remove-many cannot be combined with --watch; run a single sync and check "
+            "its result",
         )
     from boc.manage.watch import watch
 
@@ -107,17 +109,17 @@ def _print(name: str, report: SyncReport) -> None:
         "missing and kept": report.missing,
     }
     parts = [f"{count:,} {what}" for what, count in counts.items() if count]
-    parts.append(f"{report.same:,} as they were")
+    parts.append(f"{report.same:,} unchanged")
     state = " is up to date" if report.up_to_date else ""
     click.echo(f"{name}{state}: {', '.join(parts)}")
     if report.away:
         folders = list(report.away)[: options.FEW]
         options.tell(
-            f"folders away: {len(report.away)} (such as {', '.join(folders)}); their pictures are "
-            "kept; mount the disk, or remove them with --missing remove",
+            f"missing folders: {len(report.away)} (for example {', '.join(folders)}); their "
+            "pictures are kept; mount the disk, or remove the pictures with --missing remove",
         )
     if report.unreadable:
         options.tell(
-            f"{len(report.unreadable)} pictures are not in the index, since they have no file or "
-            f"could not be read before (such as {report.unreadable[0]})",
+            f"{len(report.unreadable)} pictures are not in the index, because their files are "
+            f"missing or could not be read (for example {report.unreadable[0]})",
         )

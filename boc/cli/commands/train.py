@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     "recipe_name",
     default="small",
     metavar="NAME",
-    help="Recipe for the network, its sizes and its settings; see below.",
+    help="Recipe that determines the network and its settings; see below.",
 )
 @click.option(
     "--validate",
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     "settings",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A setting of the recipe, such as epochs=8 or text=FOLDER.",
+    help="Recipe setting to change, such as epochs=8 or text=FOLDER; can be repeated.",
 )
 @options.device
 def command(
@@ -55,26 +55,26 @@ def command(
     settings: tuple[str, ...],
     device: str,
 ) -> None:
-    """Train an encoder on pictures with captions. The encoder is a TERN, TERAN, VSRN or VSRN++;
-    SOURCE is a CSV or a regions file.
+    """Train an encoder on pictures with captions. The encoder is a TERN, TERAN, VSRN or VSRN++
+    network; SOURCE is a CSV or a regions file.
 
-    Some pictures are held out, at random or by --validate. The command keeps the weights with the
-    best recall on held-out pictures. If the command is killed, run it again to continue where it
-    stopped.
+    Some pictures are held out for validation, chosen at random or by --validate. The command keeps
+    the weights with the best recall on these pictures. If the command is killed, run it again to
+    resume.
 
-    The text tower (--set text=...) is small, minilm, words, gru, lstm, or a folder that contains a
-    BERT.
+    The text encoder (--set text=...) is small, minilm, words, gru, lstm, or a folder that contains
+    a BERT model.
 
     \b
     Recipes for thousands of pictures, on a CPU:
       small           TERN, trained from scratch
-      scenes          TERAN of words against regions, trained from scratch
-      photos          TERN over a pretrained BERT (--set text=FOLDER)
-      photos-teran    TERAN: words aligned with regions
+      scenes          TERAN of words and regions, trained from scratch
+      photos          TERN on top of a pretrained BERT (--set text=FOLDER)
+      photos-teran    TERAN, which aligns words with regions
       photos-align    TERN with alignment: global vectors for codes, concepts for re-ranking
-      photos-vsrn     VSRN over known word vectors
-      photos-vsrnpp   VSRN++ over a frozen BERT
-    Recipes of the papers, for a GPU and --set text=FOLDER (a bert-base-uncased):
+      photos-vsrn     VSRN with pretrained word vectors
+      photos-vsrnpp   VSRN++ with a frozen BERT
+    Recipes of the papers, which need a GPU and --set text=FOLDER (bert-base-uncased):
       tern, tern-align, teran, teran-f30k, vsrn, vsrn-f30k, vsrnpp
 
     \b
@@ -138,15 +138,16 @@ def command(
     ):
         click.echo(
             f"{label}: R@1 {recall.r1:.1f}  R@5 {recall.r5:.1f}  R@10 {recall.r10:.1f} (on "
-            "pictures held out)",
+            "held-out pictures)",
         )
     click.echo(f"model in {output}; use it with --encoder {recipe.kind}:{output}")
 
 
 def regions_file(data: Source, output: Path, source: RegionSource) -> Path:
-    """Write the regions of all pictures to a file beside the training run, and return its path.
+    """Write the regions of all pictures to a file in the folder of the training run, and return its
+    path.
 
-    Unusable pictures are left out, and each is printed on a line.
+    Unusable pictures are skipped and printed, one per line.
     """
     from boc.inputs.extraction import Extraction
     from boc.inputs.features import FeatureFile

@@ -87,13 +87,13 @@ AT = "--at file:{home}/index"
 ENCODER = "--encoder tern:{home}/model"
 # Arguments ({home} is filled in), and words that the answer must hold.
 CASES = [
-    ("search photos", ["TEXT", "'photos' is read as the name of an index"]),
+    ("search photos", ["TEXT", "'photos' is interpreted as the name of an index"]),
     (f"search nosuch hello {AT}", ["no index 'nosuch'", "photos", "boc index"]),
     (f"search Photos hello {AT}", ["'Photos'", "lower-case", "such as photos"]),
-    (f"search photos hello -n 5 {AT}", ["no option -n", "write TEXT in quotes: 'hello -n 5'"]),
+    (f"search photos hello -n 5 {AT}", ["no such option -n", "put TEXT in quotes: 'hello -n 5'"]),
     (f"search photos ' ' {AT}", ["sentence is empty"]),
     (f"search photos hello --queries {{home}}/notes.txt {AT}", ["give TEXT", "--queries FILE"]),
-    (f"search photos -- -snow {AT}", ["write TEXT in quotes"]),
+    (f"search photos -- -snow {AT}", ["put TEXT in quotes"]),
     (f"search photos --image {{home}}/none.png {AT}", ["none.png", "No such file"]),
     (f"search photos --image {{home}}/images/broken.png {AT}", ["broken.png"]),
     (f"search photos --queries {{home}}/none.h5 {AT}", ["none.h5", "boc extract"]),
@@ -121,7 +121,7 @@ CASES = [
         ["no-such-picture"],
     ),
     (f"index photos {{home}}/captions.csv {AT}", ["boc sync", "boc add", "--replace"]),
-    (f"index other {{home}}/photos.h5 --code nosuch {AT}", ["no code 'nosuch'", "dictionary"]),
+    (f"index other {{home}}/photos.h5 --code nosuch {AT}", ["unknown code 'nosuch'", "dictionary"]),
     (f"index other {{home}}/photos.h5 --code scalar:33 {AT}", ["z must be between 1 and 32", "33"]),
     ("build-codebook {home}/regions.h5 -o {home}/new.npz", ["regions", "boc extract"]),
     (
@@ -137,14 +137,14 @@ CASES = [
         ["sorted by 'colour'", "it has: camera, cut, folder"],
     ),
     (f"search photos hello --hybrid sum {AT}", ["'rrf', 'words'"]),
-    (f"search photos hello --like 000.png --hybrid words {AT}", ["leave pictures, items out"]),
+    (f"search photos hello --like 000.png --hybrid words {AT}", ["omit --image and --like"]),
     (f"search photos hello --hybrid words --collapse {AT}", ["omit collapse"]),
     (f"search photos --queries {{home}}/photos.h5 --hybrid words {AT}", ["needs sentences"]),
     (f"search photos hello --request {AT}", ["has no HTTP interface", "boc copy photos"]),
-    (f"search photos hello --request --hybrid words {AT}", ["leave out --queries, --hybrid"]),
+    (f"search photos hello --request --hybrid words {AT}", ["omit --queries, --hybrid"]),
     (
         f"search photos hello --request --json {AT}",
-        ["--json, --paths and --request exclude each other"],
+        ["--json, --paths and --request cannot be combined"],
     ),
     (
         f"add photos {{home}}/photos.h5 --metadata {{home}}/fine.csv {AT}",
@@ -160,7 +160,7 @@ CASES = [
     ("extract {home}/captions.csv --regions grid", ["-o"]),
     (
         "extract {home}/captions.csv -o {home}/new.h5 --set speed=9",
-        ["no setting 'speed'", "known: precision"],
+        ["unknown setting 'speed'", "known: precision"],
     ),
     ("train {home}/captions.csv -o {home}/new --set lr", ["NAME=VALUE"]),
     (

@@ -240,7 +240,7 @@ def test_a_closed_standard_input_is_told(
     monkeypatch.setattr("boc.cli.options.sys.stdin", None)
     with pytest.raises(
         click.ClickException,
-        match="the standard input is closed; redirect a file to it",
+        match="the standard input is closed; redirect a file to the standard input",
     ):
         main.main(
             [*arguments, at(library)],
@@ -284,9 +284,7 @@ def test_info_shows_the_facts_of_an_index(library: Path):
     assert lines["bytes"].startswith(f"{sum(sizes.values()):.0f} per item (postings ")
     dense = sum(sizes[f"{name}.npy"] for name in ("vectors", "compact", "compact_scales"))
     assert f"vectors {dense:.0f}, " in lines["bytes"]
-    assert (
-        lines["re-rank"] == "dot, 10 candidates for each hit; all compared: the code took no part"
-    )
+    assert lines["re-rank"] == "dot, 10 candidates per hit; all compared: the code took no part"
 
 
 def test_a_repeated_index_command_changes_no_file(home: Path):
@@ -738,13 +736,12 @@ def test_deleting_all_removes_the_index(home: Path):
     run(f"index other {home}/photos.h5 {at(home)}")
     assert (
         run(f"delete photos --all {at(home)}").stdout
-        == "photos: 120 items deleted, the index is removed\n"
+        == "photos: 120 items deleted, index removed\n"
     )
     assert run(f"info {at(home)}").stdout.splitlines()[-1].split() == ["indexes", "other"]
     next((home / "index" / "other").glob("segment-*/rows.npy")).unlink()
     assert (
-        run(f"delete other --all {at(home)}").stdout
-        == "other: everything deleted, the index is removed\n"
+        run(f"delete other --all {at(home)}").stdout == "other: everything deleted, index removed\n"
     )
     assert run(f"info {at(home)}").stdout.splitlines()[-1].split() == ["indexes", "none"]
 

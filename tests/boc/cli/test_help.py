@@ -136,7 +136,7 @@ def test_whatever_is_typed_is_told_in_words(typed: str):
     result = boc("", typed)
     assert result.exit_code == 2
     assert f"No such command {typed!r}. " in result.stderr
-    assert result.stderr.rstrip().endswith(("?", "boc --help lists them."))
+    assert result.stderr.rstrip().endswith(("?", "boc --help lists all commands."))
 
 
 def test_the_version_is_shown():

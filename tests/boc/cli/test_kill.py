@@ -190,7 +190,7 @@ def test_ctrl_c_ends_all_processes(long_table: Path, tmp_path: Path):
     os.killpg(run.process.pid, signal.SIGINT)
     code, said = run.end()
     assert code == 130
-    assert said.endswith("Stopped. Repeat the command to continue where it stopped.\n")
+    assert said.endswith("Stopped. Run the command again to resume.\n")
     assert "Traceback" not in said
 
 

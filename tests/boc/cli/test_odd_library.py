@@ -147,7 +147,7 @@ def test_odd_entries_stop_nothing(library: Path, tmp_path: Path):
     }
     assert good < hits.keys()
     told = run("sync", "x", folder, at)
-    assert told.stdout == f"x is up to date: {len(hits)} as they were\n"
+    assert told.stdout == f"x is up to date: {len(hits)} unchanged\n"
     assert f"{len(UNREADABLE)} pictures are not in the index" in told.stderr
     client = client_of(searcher, tmp_path / "cache")
     for route in ("thumb", "picture"):
@@ -171,5 +171,5 @@ def test_odd_entries_stop_nothing(library: Path, tmp_path: Path):
         *(hits.keys() - good),
     )
     assert pictures("x").keys() == good
-    assert run("sync", "x", folder, at).stdout == f"x: {len(odd)} added, {PICTURES} as they were\n"
+    assert run("sync", "x", folder, at).stdout == f"x: {len(odd)} added, {PICTURES} unchanged\n"
     assert pictures("x") == hits

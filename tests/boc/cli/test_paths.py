@@ -105,7 +105,7 @@ def test_one_way_to_print(odd: Path, options: tuple[str, ...]):
         f"--at=file:{odd / 'at'}",
     )
     assert result.exit_code == 2
-    assert "--json, --paths and --request exclude each other" in result.stderr
+    assert "--json, --paths and --request cannot be combined" in result.stderr
 
 
 def test_an_option_has_priority_over_a_setting(odd: Path, monkeypatch: pytest.MonkeyPatch):

@@ -379,7 +379,7 @@ def embedded(modality: Any, sizes: list[int], seed: int) -> Embeddings:
 def test_unknown_assignment_or_option():
     with pytest.raises(BocError, match="'fuzzy'; known: hard, soft"):
         concept_code(book(3), "fuzzy")
-    with pytest.raises(BocError, match="leave out z and query_z"):
+    with pytest.raises(BocError, match="omit z and query_z"):
         concept_code(
             book(3),
             "hard",

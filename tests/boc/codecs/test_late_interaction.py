@@ -135,10 +135,10 @@ def test_invalid_parameters_and_inputs():
         LateInteraction(terms=0).fit(some)
     with pytest.raises(
         ValueError,
-        match="density must be from 1 to 100 percent of the pictures, got 101",
+        match="density must be between 1 and 100 percent of the pictures, got 101",
     ):
         LateInteraction(density=101).fit(some)
-    with pytest.raises(ValueError, match="0 concepts found"):
+    with pytest.raises(ValueError, match="0 concepts in the sample"):
         LateInteraction().fit(sets([0, 0], 0))
     with pytest.raises(BocError, match="the items have no concept vectors"):
         LateInteraction().read(Embeddings("text", np.zeros((1, WIDTH), np.float32)))

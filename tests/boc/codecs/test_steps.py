@@ -523,11 +523,11 @@ def test_postings_read_counts_shared_terms(
         ),
         (
             {"steps": [("SoftAssignment", {"clusters": 3, "similarity": "excess"})]},
-            "similarity=excess of SoftAssignment .* another code",
+            "similarity=excess of SoftAssignment; .* another code",
         ),
         (
             {"steps": [("SoftAssignment", {"clusters": 3, "sigma": 2.0})]},
-            "sigma=2.0 of SoftAssignment .* with another code",
+            "sigma=2.0 of SoftAssignment; .* with another code",
         ),
     ],
 )
@@ -548,7 +548,7 @@ def test_restore_errors(config: dict[str, Any], message: str):
         (
             lambda: global_code("magic"),
             BocError,
-            "no code 'magic'; known: scalar, bits, permutation, dictionary",
+            "unknown code 'magic'; known: scalar, bits, permutation, dictionary",
         ),
         (
             lambda: global_code().encode_documents(Embeddings("image", unit(0, 1))),
@@ -558,7 +558,7 @@ def test_restore_errors(config: dict[str, Any], message: str):
         (
             lambda: global_code().fit(Embeddings("image", unit(0, 0))),
             BocError,
-            "no vectors to learn a code from",
+            "there are no vectors from which to learn a code",
         ),
         (
             lambda: postings_read(np.ones(4, int), sparse.csr_array((2, 5))),

@@ -283,4 +283,4 @@ def test_invalid_requests(library: Path, book: Path, tmp_path: Path):
     result = boc(
         f"search photos box --hybrid words --image a.jpg --at {at}",
     )
-    assert "leave pictures, items out" in result.output
+    assert "omit --image and --like" in result.output

@@ -388,7 +388,7 @@ ROWS = np.eye(3, dtype=np.float32)
                 np.arange(3),
                 ROWS[:, :2],
             ),
-            "for 3 captions and 2 pictures, but the items are 3 and 3",
+            "for 3 captions and 2 pictures, but there are 3 captions and 3 pictures",
         ),
     ],
 )
@@ -441,9 +441,9 @@ def test_evaluate_prints_ndcg(gallery_file: tuple[Path, Gallery, Floats]):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("other.h5", "--name", "x"), "leave out --name"),
-        (("--rm", "2"), "--rm does not fit FEATURES alone"),
-        (("--name", "x", "--fold", "9"), "--fold does not fit an index"),
+        (("other.h5", "--name", "x"), "omit --name"),
+        (("--rm", "2"), "--rm cannot be used with FEATURES without --name"),
+        (("--name", "x", "--fold", "9"), "--fold cannot be used with an index"),
     ],
 )
 def test_options_that_need_others_say_which(

@@ -159,10 +159,10 @@ def test_invalid_relevance_files_are_refused(tmp_path: Path):
         some_relevance(),
         allow_pickle=False,
     )
-    with pytest.raises(BocError, match="has a numpy header"):
+    with pytest.raises(BocError, match="has a NumPy header"):
         read_relevance(path.with_suffix(".npy"), 2)
     np.full((2, 3), -7, dtype=np.float32).tofile(path)
-    with pytest.raises(BocError, match="contains -7, but relevance is 0 or more"):
+    with pytest.raises(BocError, match="contains -7, but relevance cannot be negative"):
         read_relevance(path, 2)
 
 
@@ -174,5 +174,5 @@ def test_an_unfilled_cell_is_named_by_its_row(tmp_path: Path, row: int):
     relevance = np.zeros((2048, 2), dtype=np.float32)
     relevance[row, 1] = -1
     relevance.tofile(tmp_path / "r.f32")
-    with pytest.raises(BocError, match=rf"unfilled cells \(-1\), the first in row {row};"):
+    with pytest.raises(BocError, match=rf"missing values \(-1\), the first in row {row};"):
         read_relevance(tmp_path / "r.f32", 2048)

@@ -197,7 +197,7 @@ def test_evaluate_index_equals_evaluate_features(tmp_path: Path, metric: Metric)
     refused = boc(
         f"evaluate {path} --name all --at {at} --fold 5",
     )
-    assert "--fold does not fit an index" in refused.stderr
+    assert "--fold cannot be used with an index" in refused.stderr
     refused = boc(
         "evaluate",
         write(
@@ -212,7 +212,7 @@ def test_evaluate_index_equals_evaluate_features(tmp_path: Path, metric: Metric)
     )
     assert refused.exit_code == 1
     assert (
-        "holds 13 pictures and 60 captions, the index 'all' 12 and 60; evaluate the file that"
+        "contains 13 pictures and 60 captions, but the index 'all' contains 12 and 60; evaluate"
         in refused.stderr
     )
 
@@ -355,10 +355,10 @@ def test_files_without_vectors_or_concepts_cannot_be_scored(
     assert Gallery.of(models[0], bare).scores().shape == (TEXTS, IMAGES)
     with pytest.raises(
         FeatureFileError,
-        match=r"bare.h5: no concept sets of its image items, which mrsw",
+        match=r"bare.h5: contains no concept sets for its image items, which mrsw",
     ):
         Gallery.of(models[0], bare).scores("mrsw")
-    with pytest.raises(BocError, match="no re-rank metric 'cosine'"):
+    with pytest.raises(BocError, match="unknown metric 'cosine'"):
         Gallery.of(bare).scores("cosine")
     with pytest.raises(FeatureFileError, match="contains regions, not vectors"):
         Gallery.of(models[0], library / "regions.h5")
@@ -371,6 +371,6 @@ def test_relevance_of_other_pictures_is_refused(models: list[Path], tmp_path: Pa
     gallery.relevance()[:, :-1].tofile(tmp_path / "other.f32")
     with pytest.raises(
         BocError,
-        match="for 11 captions and 4 pictures, but the items are 11 and 5",
+        match="for 11 captions and 4 pictures, but there are 11 captions and 5 pictures",
     ):
         gallery.relevance(tmp_path / "other.f32")

@@ -155,7 +155,7 @@ def test_topics_give_a_run_with_their_ids(library: Path, tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("a red square\n", "has no tab"), ("1\ta red square\n1\ta blue one\n", "occurs twice")],
+    [("a red square\n", "contains no tab"), ("1\ta red square\n1\ta blue one\n", "occurs twice")],
 )
 def test_topics_without_ids_of_their_own_are_refused(
     library: Path,

@@ -485,7 +485,7 @@ def test_verify_command(place: str, library: Path) -> None:
     assert result.stdout.startswith(
         "right: 1000 pairs of 20 queries against the codes of the stored vectors, 0 wrong",
     )
-    assert result.stdout.endswith(" postings, as the manifest says\n")
+    assert result.stdout.endswith(" postings, which agree with the manifest\n")
     result = boc(f"verify wrong --at {place}")
     assert result.exit_code == 1
     *lines, summary = result.stdout.splitlines()

@@ -332,7 +332,7 @@ def test_explain_without_the_picture(library: Path, tmp_path: Path):
     assert found.alignment is None
     assert found.weights is None
     assert result.exit_code == 0
-    assert "terms only: " in result.stderr
+    assert "only terms are shown: " in result.stderr
     assert f"score    {found.score}" in result.stdout
 
 
@@ -413,6 +413,9 @@ def test_a_hit_without_shared_terms_says_that_its_vector_is_near(
     by_vectors = explain(searcher, bare.id, SENTENCE).by_vectors
     assert by_vectors == pytest.approx(bare.score, abs=1e-5)
     told = run(f'explain few "{SENTENCE}" {bare.id} --at {at}')
-    assert told.stdout.splitlines()[-1] == f"vectors  {bare.score:.4f}, the score by vectors"
-    assert f"{bare.id} shares no term with this query: only its vector is near" in told.stderr
+    assert told.stdout.splitlines()[-1] == f"vectors  {bare.score:.4f}, the score of the vectors"
+    assert (
+        f"{bare.id} shares no terms with this query; it is a hit because its vector is close"
+        in told.stderr
+    )
     assert "all compared: the code took no part" in told.stderr

@@ -190,9 +190,9 @@ def test_a_disk_below_the_library_is_kept_and_named(
     told = boc("sync x", files.folder, "--at", at)
     assert (told.exit_code, told.stdout) == (
         0,
-        "x is up to date: 4 missing and kept, 6 as they were\n",
+        "x is up to date: 4 missing and kept, 6 unchanged\n",
     )
-    assert "(such as disk/); their pictures are kept; mount" in told.stderr
+    assert "(for example disk/); their pictures are kept; mount" in told.stderr
     store.rename(disk)
     report = files.sync()
     assert (report.up_to_date, report.away) == (True, {})
@@ -210,7 +210,7 @@ def test_pictures_of_a_folder_that_is_away_go_if_that_is_said(
     (files.folder / "disk").rename(tmp_path / "store")
     if way == "option":
         told = boc("sync x", files.folder, "--at", at, "--missing", "remove")
-        assert told.output == "x: 4 removed, 6 as they were\n"
+        assert told.output == "x: 4 removed, 6 unchanged\n"
     else:
         said = {way: way == "remove_many"}
         assert files.sync(**said).removed == 4

@@ -549,16 +549,16 @@ def test_the_command_as_a_user_gives_it(library: Path, tmp_path: Path):
     shutil.copytree(library / "images", folder)
     assert boc(f"index x {folder} --encoder tern:{library}/model {at}").exit_code == 0
     told = boc(f"sync x {folder} {at}")
-    assert (told.exit_code, told.stdout) == (0, "x is up to date: 40 as they were\n")
+    assert (told.exit_code, told.stdout) == (0, "x is up to date: 40 unchanged\n")
     (folder / "sub").mkdir()
     (folder / "000.png").rename(folder / "sub" / "000.png")
     (folder / "001.png").unlink()
     (folder / "bad.png").write_bytes(b"no picture")
     shutil.copy(library / "images" / "004.png", folder / "002.png")
     told = boc(f"sync x {folder} {at}")
-    assert told.stdout == "x: 1 changed, 1 moved, 1 removed, 37 as they were\n"
+    assert told.stdout == "x: 1 changed, 1 moved, 1 removed, 37 unchanged\n"
     assert (told.exit_code, "left out" in told.stderr) == (0, True)
     told = boc(f"sync x {folder} {at}")
-    assert told.stdout == "x is up to date: 39 as they were\n"
+    assert told.stdout == "x is up to date: 39 unchanged\n"
     assert "bad.png" in told.stderr
     assert Searcher.open("x", at.removeprefix("--at=")).search("a red box", k=1)

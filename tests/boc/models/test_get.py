@@ -96,7 +96,8 @@ def test_get_downloads_model_files_only(hub: Hub, place: Path):
     assert "licence   mit" in done.stderr
     assert f"{sum(map(len, FILES.values())) / 1e6:.1f} MB in 3 files" in done.stderr
     assert (
-        done.stdout.splitlines()[-1] == "Use it: boc index photos ~/Pictures --encoder clip:me/tiny"
+        done.stdout.splitlines()[-1]
+        == "To use it: boc index photos ~/Pictures --encoder clip:me/tiny"
     )
     record = json.loads((place / models.RECORD).read_text())
     assert (
@@ -136,7 +137,7 @@ def test_get_resumes_cut_connection(hub: Hub, place: Path):
     hub.dies = True
     failed = boc(*GET)
     assert failed.exit_code == 1
-    assert "repeat the command, complete files stay" in failed.stderr
+    assert "run the command again; complete files are kept" in failed.stderr
     assert models.find("me/tiny") is None
     hub.dead = False
     hub.dies = False
@@ -164,7 +165,7 @@ def test_get_wrong_bytes(hub: Hub, place: Path):
     hub.damage = True
     failed = boc(*GET)
     assert failed.exit_code == 1
-    assert "the bytes of model.safetensors differ from the announced digest" in failed.stderr
+    assert "model.safetensors does not match the digest that the server reports" in failed.stderr
     assert models.find("me/tiny") is None
     assert not (place / "model.safetensors").exists()
     hub.damage = False
@@ -193,7 +194,10 @@ def test_get_pinned_networks(
     hub.repositories["me/tiny"][NEW] = pair()
     failed = boc("model get tiny --yes")
     assert failed.exit_code == 1
-    assert f"onnx/text_model.onnx does not have its known SHA-256 {'0' * 64}" in failed.stderr
+    assert (
+        f"onnx/text_model.onnx does not have the expected SHA-256 digest {'0' * 64}"
+        in failed.stderr
+    )
     assert not hub.paths("/me/")
     digests["onnx/text_model.onnx"] = hashlib.sha256(WEIGHT + b"t").hexdigest()
     assert boc("model get tiny --yes").exit_code == 0
@@ -205,7 +209,7 @@ def test_digests_of_the_first_download_hold(hub: Hub, place: Path):
     assert boc(*GET).exit_code == 0
     (place / "onnx" / "text_model.onnx").write_bytes(b"changed")
     hub.repositories["me/tiny"][NEW] = pair(weight=WEIGHT[::-1])
-    assert "does not have its known SHA-256" in boc(*GET).stderr
+    assert "does not have the expected SHA-256 digest" in boc(*GET).stderr
     hub.repositories["me/tiny"][NEW] = pair()
     assert boc(*GET).exit_code == 0
     assert files_of(place) == pair()
@@ -224,7 +228,7 @@ def test_get_precision(hub: Hub, place: Path):
     }
     assert "is already downloaded" in boc(*GET, "--precision", "half").stdout
     refused = boc(*GET, "--precision", "8bit").stderr
-    assert "lacks two ONNX networks (8bit precision)" in refused
+    assert "lacks ONNX networks for text and pictures (precision: 8bit)" in refused
 
 
 def test_what_is_missing_is_told_first(
@@ -234,18 +238,18 @@ def test_what_is_missing_is_told_first(
 ):
     monkeypatch.setattr("boc.cli.commands.model.find_spec", lambda name: None)
     told = boc("model get me/tiny").stderr
-    assert "missing   torch, transformers, to use it: pip install 'boc[encoders]'" in told
+    assert "missing   torch, transformers; to use the model: pip install 'boc[encoders]'" in told
     hub.repositories["me/tiny"][NEW] = pair()
     told = boc("model get me/tiny").stderr
-    assert "missing   onnxruntime, tokenizers, to use it: pip install 'boc[search]'" in told
+    assert "missing   onnxruntime, tokenizers; to use the model: pip install 'boc[search]'" in told
     usage = shutil.disk_usage(place.parents[1])
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=5_000_000))
     full = boc(*GET)
     assert full.exit_code == 1
-    assert "5 MB are free, 6 MB are needed; set BOC_MODELS" in full.stderr
+    assert "5 MB are free, but 6 MB are needed; set BOC_MODELS" in full.stderr
     assert not hub.paths("/me/")
     del hub.repositories["me/tiny"][NEW]["preprocessor_config.json"]
-    assert "has no weights that boc can read" in boc(*GET).stderr
+    assert "contains no weights that boc can read" in boc(*GET).stderr
 
 
 def test_two_repositories_are_one_model(hub: Hub, tmp_path: Path):
@@ -307,10 +311,10 @@ def test_get_errors(hub: Hub, monkeypatch: pytest.MonkeyPatch):
     assert "licence   mit" in alone
     assert "add --yes" in alone
     hub.gated = True
-    assert "accept its conditions" in boc(*GET).stderr
+    assert "accept the conditions" in boc(*GET).stderr
     hub.gated = False
     hub.repositories["me/tiny"][NEW] = {"config.json": b"{}", "model.onnx": b"0"}
-    assert "has no weights that boc can read" in boc(*GET).stderr
+    assert "contains no weights that boc can read" in boc(*GET).stderr
     for name in ("tiny", "../../etc", "a/..", "a/b/c", "", "me/tiny?x", "."):
         refused = boc("model get", name, "--yes")
         assert refused.exit_code == 1

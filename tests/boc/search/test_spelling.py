@@ -168,13 +168,16 @@ def test_the_command_line_names_them(library: Path):
     assert told.stderr.splitlines() == [
         "the encoder barely knows 'rde' (0 captions), 'zeppelin' (0 captions); showing the "
         "nearest items",
-        "'rde' is no word of this index or its encoder; did you mean red?",
+        "'rde' is not a word that this index or its encoder knows; did you mean red?",
     ]
     assert run('search photos "a red box"', *at).stderr == ""
     picture = str(library / "images" / "005.png")
     told = run("search photos", picture, *at).stderr
-    assert f"{picture} was searched as words; by the picture: --image {picture}\n" in told
+    assert (
+        f"{picture} was interpreted as words; to search by the picture, use --image {picture}\n"
+        in told
+    )
     told = run('search photos "a box year:2021"', *at).stderr
-    assert "year:2021 was searched as words; a condition is --filter FIELD=VALUE\n" in told
+    assert "year:2021 was interpreted as words; for a condition, use --filter FIELD=VALUE\n" in told
     told = run('search photos "a rde box" --hybrid words', *at).stderr
     assert "no word" not in told

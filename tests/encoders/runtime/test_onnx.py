@@ -165,7 +165,7 @@ def test_networks_belong_to_their_weights(tmp_path: Path):
     assert boc(f"convert {folder}").exit_code == 0
     assert read_record(folder, parts(folder)) is not None
     assert (
-        "leave options out"
+        "omit the options"
         in boc(
             f"convert {folder} --regions grid",
         ).output

@@ -582,7 +582,7 @@ def test_shards_without_a_node_are_named(
     lacking = f"{place.name}-lacks-a-node"
     place.ask("PUT", lacking, {"settings": {"number_of_replicas": 9}})
     template({"index.routing.allocation.require.data": "hot"}, {})
-    with refused(match=r"no node accepts the shards of .* \(.*require.*then repeat the command"):
+    with refused(match=r"no node accepts the shards of .* \(.*require.*then run the command again"):
         place.build()
     place.ask("DELETE", lacking)
     assert place.ask("GET", f"*{place.name}*?expand_wildcards=all") == {}

@@ -729,7 +729,7 @@ OURS: dict[str, tuple[Step, Step, str, Step]] = {
     "write block": (
         lambda site: site.set(site.pics, "blocks.write", True),
         lambda site: delete_items(site.pics, ["005"], at=site.at),
-        r"index\.blocks\.write.*remove this block, then repeat",
+        r"index\.blocks\.write.*remove this block, then run",
         Site.restore,
     ),
     "short keep-alive": (

@@ -299,7 +299,7 @@ REMEDY = r"free disk space, clear index\.blocks\.read_only_allow_delete of photo
 def test_patience_ends(error: BackendError):
     bulk = one_row(failing(error), patience=0.0)
     remedy = REMEDY if error is FULL else ""
-    words = rf"^the server accepted no row for 0 sec.*; {remedy}repeat the command to continue$"
+    words = rf"^the server accepted no row for 0 sec.*; {remedy}run the command again to resume$"
     with pytest.raises(BackendError, match=words):
         bulk.flush()
 

@@ -175,7 +175,7 @@ class Case:
                 self._load(at, third)
             except BackendError as error:
                 result.errors.append(str(error))
-                self._load(at, third)  # as its message says: repeat the command
+                self._load(at, third)  # as its message says: run the command again
             finally:
                 third.set()
 

@@ -440,7 +440,7 @@ def test_server_stays_away(place: Place):
     place.moment(place.proxy.close)
     said = place.fails()
     assert "Error: the server accepted no row for 2 seconds" in said
-    assert "repeat the command to continue" in said
+    assert "run the command again to resume" in said
     place.proxy.open()
     before = place.proxy.count["bulk"]
     place.finishes()

@@ -238,7 +238,7 @@ def test_403_of_what_is_blocked(kind: str):
         ),
     )
     assert "rights" not in message
-    assert message.endswith("remove this block, then repeat the command")
+    assert message.endswith("remove this block, then run the command again")
 
 
 ANYTHING = (
