@@ -310,7 +310,7 @@ def test_empty_sample(tmp_path: Path, two: Any):
                 [],
             ),
         ) as file,
-        pytest.raises(FeatureFileError, match="to choose"),
+        pytest.raises(FeatureFileError, match="contains no concepts"),
     ):
         sample_concepts([file])
 
@@ -402,7 +402,10 @@ def test_captions_without_words(tmp_path: Path):
         [(["dog"], numbered("text", 1))],
         words=False,
     )
-    with FeatureFile(odd) as file, pytest.raises(click.UsageError, match="which words"):
+    with (
+        FeatureFile(odd) as file,
+        pytest.raises(click.UsageError, match="the words of its concepts"),
+    ):
         list(sentences(file))
 
 
