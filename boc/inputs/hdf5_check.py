@@ -107,9 +107,9 @@ def open_checked(path: Path) -> tuple[h5py.File, Header]:
             raise FeatureFileError(f"{path}: file does not exist", MAKE) from None
     try:
         with reporting_damage(path):
-            check_heaps(path, file)
+            heaps = check_heaps(path, file)
             header = _read_header(path, file.attrs)
-            _check_layout(path, file, header)
+            _check_layout(path, file, header, heaps)
     except FeatureFileError:
         file.close()
         raise
@@ -166,7 +166,7 @@ def _read_header(path: Path, attributes: Mapping[str, Any]) -> Header:
     return header
 
 
-def _check_layout(path: Path, file: h5py.File, header: Header) -> None:
+def _check_layout(path: Path, file: h5py.File, header: Header, heaps: Ints) -> None:
     """Raise FeatureFileError unless all groups and arrays of a feature file are present, stored in
     this file, and consistent with each other and the header."""
 
@@ -182,6 +182,9 @@ def _check_layout(path: Path, file: h5py.File, header: Header) -> None:
         if _is_text(data) and data.size:
             places = np.memmap(path, "<u4,<u8,<u4", "r", data.id.get_offset(), data.size)
             held += int(places["f0"].sum(dtype=np.int64))
+            # A heap that an array of numbers covers was not checked. An empty string has no heap.
+            if not np.isin(places["f1"], np.append(heaps, 0)).all():
+                raise FeatureFileError(f"{path}: damaged (strings without a heap)", MAKE)
     # If arrays shared bytes, a small file could expand to any size.
     if held > size:
         raise FeatureFileError(f"{path}: arrays have {held:,} bytes, the file only {size:,}", MAKE)
@@ -269,27 +272,28 @@ def _is_text(data: h5py.Dataset) -> bool:
     return kind is not None and kind.length is None
 
 
-def check_heaps(path: Path, file: h5py.File) -> None:
+def check_heaps(path: Path, file: h5py.File) -> Ints:
     """Raise FeatureFileError unless the entries of each string heap are stored one after another,
     up to the end of the heap, and no attribute is a list.
 
     HDF5 itself moves from entry to entry without checks, and may loop forever if an entry is
     damaged. Call this function before reading any string or attribute. Arrays of numbers are not
-    searched for heaps.
+    searched for heaps. Return the offsets of the heaps in the file.
     """
     with path.open("rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
         # Heaps are located between the arrays of numbers and begin with a signature.
-        starts = []
+        marks = []
         begin = 0
         for start, stop in [*sorted(_numbers(file)), (len(data), len(data))]:
-            place = data.find(b"GCOL\x01\0\0\0", begin, start)
+            place = data.find(b"GCOL\x01", begin, start)
             while place >= 0:
-                starts.append(place)
-                place = data.find(b"GCOL\x01\0\0\0", place + 1, start)
+                marks.append(place)
+                place = data.find(b"GCOL\x01", place + 1, start)
             begin = max(begin, stop)
+        starts = np.array(marks, np.int64)
         view = np.frombuffer(data, np.uint8)
         try:
-            good = _are_whole(view, np.array(starts, np.int64))
+            good = _are_whole(view, starts)
         finally:
             del view  # the file cannot be closed while a view exists
     if not good:
@@ -301,6 +305,7 @@ def check_heaps(path: Path, file: h5py.File) -> None:
         # HDF5 crashes when it reads a string whose damaged type is a list.
         if isinstance(file.attrs.get_id(key).get_type(), h5py.h5t.TypeVlenID):
             raise FeatureFileError(f"{path}: damaged ({key} is not a string)", MAKE)
+    return starts
 
 
 def _numbers(group: h5py.Group) -> Iterator[tuple[int, int]]:

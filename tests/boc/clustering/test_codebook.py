@@ -310,7 +310,7 @@ def test_empty_sample(tmp_path: Path, two: Any):
                 [],
             ),
         ) as file,
-        pytest.raises(FeatureFileError, match="to choose"),
+        pytest.raises(FeatureFileError, match="contains no concepts"),
     ):
         sample_concepts([file])
 

@@ -230,7 +230,7 @@ def test_owners_are_positions(order: list[str], spare: list[str]):
 def test_items_without_an_answer_are_refused():
     with pytest.raises(BocError, match="a caption belongs to 'x', which is not among the pictures"):
         owners_of(["a"], ["a", "x"])
-    with pytest.raises(BocError, match=r"2 pictures have no caption \(such as 'b'\)"):
+    with pytest.raises(BocError, match=r"2 pictures have no caption \(for example 'b'\)"):
         owners_of(["a", "b", "c"], ["a"])
 
 

@@ -115,7 +115,7 @@ def test_captions_of_mixed_lengths():
 
 
 def test_owners_that_do_not_fit_are_refused():
-    with pytest.raises(BocError, match="got 2 captions, 1 owners"):
+    with pytest.raises(BocError, match="got 2 captions and 1 owners"):
         rouge_l_matrix(["a", "b"], np.array([0]))
     with pytest.raises(BocError, match="picture 1 has no caption"):
         rouge_l_matrix(

@@ -318,10 +318,10 @@ def changed(which: int, row: int, **changes: str) -> tuple[list[Item], list[Item
 @pytest.mark.parametrize(
     ("items", "message"),
     [
-        (items_of(texts=10), "holds None where .*1.h5 holds .'p0#10'"),
-        (changed(0, 3, id="q"), "holds .'q', .* where .*1.h5 holds .'p3'"),
-        (changed(1, 2, group="p0"), "holds .'p2#2', 'p0'"),
-        (changed(1, 4, content="a dog"), "holds .'p4#4', 'p4', 'a dog'. where"),
+        (items_of(texts=10), "contains None where .*1.h5 contains .'p0#10'"),
+        (changed(0, 3, id="q"), "contains .'q', .* where .*1.h5 contains .'p3'"),
+        (changed(1, 2, group="p0"), "contains .'p2#2', 'p0'"),
+        (changed(1, 4, content="a dog"), "contains .'p4#4', 'p4', 'a dog'. where"),
     ],
 )
 def test_files_of_other_items_are_refused(

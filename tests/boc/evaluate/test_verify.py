@@ -419,7 +419,7 @@ def write(
 
 
 def test_other_features_are_refused(index: Engine, tmp_path: Path) -> None:
-    with pytest.raises(BocError, match=r"no item '.*' of the index"):
+    with pytest.raises(BocError, match=r"lacks the item '.*' of the index"):
         verify(
             index,
             files=[

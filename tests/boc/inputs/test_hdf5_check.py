@@ -319,6 +319,25 @@ def test_damaged_bytes_terminate(
     assert done.stdout.split()[-1] != "0" or length < 3
 
 
+@pytest.mark.parametrize("hidden_by", ["its mark", "an array"])
+def test_a_hidden_heap_without_an_end_is_refused(sound: Path, tmp_path: Path, hidden_by: str):
+    """HDF5 never ends in such a heap, and ignores three bytes of the mark."""
+    data = bytearray(sound.read_bytes())
+    with h5py.File(sound) as file:
+        ids = file["image/ids"].id.get_offset()
+        array = file["image/dense/vectors"].id.get_offset().to_bytes(8, "little")
+    heap = int(np.frombuffer(data, "<u8", 1, ids + 4)[0])
+    data[heap + 16 : heap + 32] = bytes(16)  # its first string
+    if hidden_by == "its mark":
+        data[heap + 7] = 15
+    else:
+        data = data.replace(array, (heap - 8).to_bytes(8, "little"))
+    damaged = tmp_path / "f.h5"
+    damaged.write_bytes(data)
+    with pytest.raises(FeatureFileError, match="damaged"):
+        drain(damaged)
+
+
 def test_a_small_file_stays_small_in_memory(sound: Path, tmp_path: Path):
     """Strings and arrays are not found in several places."""
     strings = tmp_path / "strings.h5"

@@ -318,7 +318,7 @@ def test_get_errors(hub: Hub, monkeypatch: pytest.MonkeyPatch):
     for name in ("tiny", "../../etc", "a/..", "a/b/c", "", "me/tiny?x", "."):
         refused = boc("model get", name, "--yes")
         assert refused.exit_code == 1
-        assert "no model" in refused.stderr
+        assert "unknown model" in refused.stderr
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     failed = boc(*GET, "--revision", NEW).stderr
     assert f"hf download me/tiny --revision {NEW} --local-dir model" in failed
