@@ -30,6 +30,8 @@ OPTIONAL = {"precision": "float32", "shard": "", "fields": ""}
 """Optional header entries and their defaults."""
 
 HEADER = 16  # size of the headers of a heap and of each string in it, in bytes
+SMALLEST = 4096  # minimum size of a heap in bytes
+SCANNED = 1 << 28  # maximum bytes of a file whose arrays are searched for heaps
 
 
 @dataclass(frozen=True)
@@ -277,14 +279,15 @@ def check_heaps(path: Path, file: h5py.File) -> Ints:
     up to the end of the heap, and no attribute is a list.
 
     HDF5 itself moves from entry to entry without checks, and may loop forever if an entry is
-    damaged. Call this function before reading any string or attribute. Arrays of numbers are not
-    searched for heaps. Return the offsets of the heaps in the file.
+    damaged. Call this function before reading any string or attribute. The arrays of numbers in
+    a large file are not searched for heaps. Return the offsets of the heaps in the file.
     """
     with path.open("rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        # Heaps are located between the arrays of numbers and begin with a signature.
+        # Heaps begin with a signature. In a sound file, they are located between the arrays.
         marks = []
         begin = 0
-        for start, stop in [*sorted(_numbers(file)), (len(data), len(data))]:
+        arrays = sorted(_numbers(file)) if len(data) > SCANNED else []
+        for start, stop in [*arrays, (len(data), len(data))]:
             place = data.find(b"GCOL\x01", begin, start)
             while place >= 0:
                 marks.append(place)
@@ -326,11 +329,12 @@ def _are_whole(data: NDArray[np.uint8], starts: Ints) -> bool:
     def word(places: Ints) -> NDArray[np.uint64]:
         return np.ascontiguousarray(data[places[:, None] + np.arange(8)]).view("<u8")[:, 0]
 
-    # The size of a heap follows its signature; the strings come next.
+    # HDF5 itself rejects a heap of another size, which follows the signature.
     starts = starts[starts + 2 * HEADER <= len(data)]
-    ends = starts + word(starts + 8).astype(np.int64)
-    if (ends > len(data)).any() or (ends < starts + HEADER).any():
-        return False
+    sizes = word(starts + 8)
+    possible = (sizes >= SMALLEST) & (sizes <= (len(data) - starts).astype(np.uint64))
+    starts = starts[possible]
+    ends = starts + sizes[possible].astype(np.int64)
     places = starts + HEADER
     while True:
         left = places + HEADER <= ends
