@@ -120,7 +120,7 @@ def pytest_sessionfinish() -> None:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path: Path, monkeypatch) -> Path:
     """An empty current folder, ``here`` in ``tmp_path``, and a user whose settings would be in
     ``user`` beside it."""
     for name in os.environ:
@@ -133,7 +133,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def left_to_torch(monkeypatch) -> None:
     leave_to_torch(monkeypatch)
 
 
@@ -150,7 +150,7 @@ def photos() -> Path:
 
 
 @pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def library(tmp_path_factory) -> Path:
     """A folder with captions.csv, images/, regions.h5, model/, photos.h5 and the index ``photos``
     in index/.
 

@@ -12,7 +12,6 @@ from threading import Thread
 from typing import Any
 
 import click
-import pytest
 from click.testing import CliRunner, Result
 from PIL import Image, ImageDraw
 
@@ -72,7 +71,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
-def refuse_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+def refuse_connections(monkeypatch) -> None:
     """Fail a test that tries to open a connection or to look up a host."""
 
     def refuse(*arguments, **named):
@@ -82,7 +81,7 @@ def refuse_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
 
 
-def leave_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def leave_to_torch(monkeypatch) -> None:
     """Let commands write no networks in ONNX, which takes half a minute: tests/encoders/runtime/ is
     about those."""
     monkeypatch.setattr("boc.cli.options.write_onnx", lambda folder, **_: None)

@@ -248,7 +248,7 @@ class Marks(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Marks]:
+def site(tmp_path_factory) -> dict[Path, Marks]:
     """The pages of the site, which is built without a warning."""
     pytest.importorskip("sphinx")
     folder = tmp_path_factory.mktemp("site")
@@ -289,7 +289,7 @@ def test_the_reference_tells_every_command(site: dict[Path, Marks]):
 
 
 @pytest.fixture
-def home(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(library: Path, tmp_path: Path, monkeypatch) -> Path:
     """A folder as the tutorial leaves it, with other pictures, which becomes the working
     directory."""
     monkeypatch.chdir(tmp_path)
@@ -367,7 +367,7 @@ TINY += "--set=feedforward=16 --set=heads=2 --set=text_layers=1"
 
 
 @pytest.mark.slow
-def test_the_tutorials_go_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_tutorials_go_through(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     served = []
 
@@ -425,7 +425,7 @@ def _wait(process: subprocess.Popen[str], url: str) -> None:
 def test_docstring_examples_run(
     library: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "boc-data").symlink_to(library / "index")

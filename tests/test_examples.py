@@ -20,8 +20,8 @@ Run = Callable[..., list[str]]
 def run(
     library: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch,
+    capsys,
 ) -> Run:
     """Runs an example as a program, in a folder with photos.h5 and the index ``photos``; the lines
     it prints."""
@@ -105,7 +105,7 @@ def test_the_page_has_another_route(library: Path):
 @pytest.mark.slow
 def test_the_notebook_runs_and_shows_its_hits(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     pytest.importorskip("onnxruntime", reason="networks in ONNX need the extra search")
     pytest.importorskip("pandas")

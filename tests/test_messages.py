@@ -86,7 +86,7 @@ def test_marks_name_commands_and_options():
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory) -> Path:
     """The index ``own`` of eight vectors, with a text field, in a folder ``data``."""
     place = tmp_path_factory.mktemp("messages")
     np.save(place / "rows.npy", np.random.default_rng(0).normal(size=(8, 4)))
@@ -152,7 +152,7 @@ SAME: list[tuple[Callable[[Path], object], str, str, str]] = [
 @pytest.mark.parametrize(("call", "python", "typed", "parameter"), SAME)
 def test_hint_in_words_of_each_door(
     place: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
     call: Callable[[Path], object],
     python: str,
     typed: str,
@@ -171,7 +171,7 @@ def test_hint_in_words_of_each_door(
     assert parameter in TestClient(app).get("/call").json()["error"]
 
 
-def test_notes_have_hints(monkeypatch: pytest.MonkeyPatch):
+def test_notes_have_hints(monkeypatch):
     def tell():
         note("own has grown", "<boc copy own --code dictionary --replace>")
 

@@ -124,7 +124,7 @@ def training(
 
 
 @pytest.fixture(scope="module")
-def mini(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def mini(tmp_path_factory) -> Path:
     """Make a folder with dev.h5 and alone-dev.h5, train.h5 with all 22 concepts, alone.h5 with u_0,
     u_1, a mean o."""
     home = tmp_path_factory.mktemp("mini")

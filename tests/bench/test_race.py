@@ -212,7 +212,7 @@ class ExactTop(Engine):
 def test_every_round_times_all_queries_in_turns(
     files: tuple[Path, Path],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     monkeypatch.setattr(timing, "CLEAR", 0.0)  # no setting beats another by time
     data = Data(tmp_path, *files, None, None, 0)
@@ -354,7 +354,7 @@ def test_unfinished_rows_are_refused(tmp_path: Path):
 @pytest.mark.slow
 def test_every_engine_builds_once_and_is_exact_at_its_widest(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     # faiss crashes in index_factory if usearch was there first.
     pytest.importorskip("faiss")

@@ -107,7 +107,7 @@ def test_reproduce_paper(paper: str, tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_command_skips_and_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_command_skips_and_continues(tmp_path: Path, monkeypatch):
     quick = (
         "from boc.cli import main, options; options.write_onnx = lambda folder, **_: None; main()"
     )

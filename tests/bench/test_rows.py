@@ -54,7 +54,7 @@ def read_text(text: str, folder: Path) -> Rows:
 @settings(max_examples=40)
 @given(TABLES, st.data())
 def test_rows_round_trip_and_prefix(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path_factory,
     drawn: tuple[list[str], list[list[str]]],
     data: st.DataObject,
 ):

@@ -22,7 +22,7 @@ K = 10
 
 
 @pytest.fixture(scope="module")
-def at(tmp_path_factory: pytest.TempPathFactory) -> str:
+def at(tmp_path_factory) -> str:
     """A place with an index ``mine`` of N pictures and 200 captions of random vectors, under a
     scalar code."""
     home = tmp_path_factory.mktemp("mine")

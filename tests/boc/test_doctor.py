@@ -4,8 +4,6 @@ step."""
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from boc import doctor
 from boc.doctor import Finding
 from tests.helpers import boc, run
@@ -27,7 +25,7 @@ def test_findings_have_next_step():
     assert {f"extra {name}" for name in doctor.USES} <= {finding.about for finding in findings}
 
 
-def test_missing_packages(monkeypatch: pytest.MonkeyPatch):
+def test_missing_packages(monkeypatch):
     lines = [
         "numpy>=2",
         "nothing-like-it>=1",
@@ -52,7 +50,7 @@ def test_missing_packages(monkeypatch: pytest.MonkeyPatch):
     assert not [finding for finding in findings if "unchecked" in finding.what]
 
 
-def test_compiled_modules(monkeypatch: pytest.MonkeyPatch):
+def test_compiled_modules(monkeypatch):
     monkeypatch.setattr(
         doctor,
         "is_compiled",
@@ -66,7 +64,7 @@ def test_compiled_modules(monkeypatch: pytest.MonkeyPatch):
     assert "C compiler" in finding.todo
 
 
-def test_origin_of_settings(here: Path, monkeypatch: pytest.MonkeyPatch):
+def test_origin_of_settings(here: Path, monkeypatch):
     (here / "boc.toml").write_text('at = "file:places"\n[search]\nk = 3\n')
     monkeypatch.setenv("BOC_DEVICE", "cpu")
     monkeypatch.setenv("BOC_PASSWORD", "hidden-word")

@@ -305,7 +305,7 @@ def test_a_model_folder_may_be_a_path_and_bars_show_the_progress(
     library: Path,
     tmp_path: Path,
     at: str,
-    capsys: pytest.CaptureFixture[str],
+    capsys,
 ):
     pictures = tmp_path / "pictures"
     shutil.copytree(library / "images", pictures)
@@ -347,7 +347,7 @@ def test_a_model_folder_may_be_a_path_and_bars_show_the_progress(
     assert "copying: 100%" in capsys.readouterr().err
 
 
-def test_bars_follow_each_other(capsys: pytest.CaptureFixture[str]):
+def test_bars_follow_each_other(capsys):
     bars = Bars(mininterval=0)
     for stage, done, total in [
         ("one", 0, 4),
@@ -387,7 +387,7 @@ def test_warm_loads_the_encoder_where_there_is_one(library: Path, tmp_path: Path
 
 def test_hits_are_values_a_table_and_pictures(
     pets: boc.Index,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     hits = pets.search("a red box", k=3, collapse=True)
     assert json.loads(json.dumps([hit.to_dict() for hit in hits])) == [

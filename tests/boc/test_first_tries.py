@@ -20,7 +20,7 @@ WHITE = np.full((8, 8, 3), 255, np.uint8)
 
 
 @pytest.fixture
-def index(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> boc.Index:
+def index(library: Path, tmp_path: Path, monkeypatch) -> boc.Index:
     """An index of its own, in a folder with pictures a.png to c.png and a damaged one."""
     shutil.copytree(library / "index", tmp_path / "boc-data")
     shutil.copy(library / "photos.h5", tmp_path)

@@ -113,7 +113,7 @@ def test_notes_are_the_same_in_python_and_on_the_command_line(library: Path):
 
 def test_words_of_documents_of_others_are_not_searched(
     searcher: Searcher,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     monkeypatch.setattr(searcher.index, "searches_words", False)
     monkeypatch.setattr(searcher.index, "match", None)

@@ -56,7 +56,7 @@ def test_check_system_ignores_other_errors(error: Exception):
 )
 def test_system_errors_are_not_damage(
     library: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
     number: int,
     command: str,
 ):
@@ -148,7 +148,7 @@ def test_full_output_is_one_line(library: Path):
     assert os.strerror(errno.ENOSPC) in done.stderr
 
 
-def test_a_user_without_a_home_has_a_cache(monkeypatch: pytest.MonkeyPatch):
+def test_a_user_without_a_home_has_a_cache(monkeypatch):
     def homeless(self):
         raise RuntimeError("Could not determine home directory.")
 
@@ -183,7 +183,7 @@ def test_arguments_are_utf8(library: Path, command: tuple[str, ...]):
 def test_delete_writes_no_codec(
     library: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     at = f"--at=file:{tmp_path}"
     assert (
@@ -232,7 +232,7 @@ def test_unwritable_index_leaves_nothing(library: Path, tmp_path: Path, limit: i
 
 def test_a_folder_may_have_no_sync_of_its_own(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     (tmp_path / "file").touch()
     for number in (errno.EINVAL, errno.ENOTSUP, errno.EIO, errno.ENOSPC):
@@ -250,7 +250,7 @@ def test_a_folder_may_have_no_sync_of_its_own(
                 sync(tmp_path)
 
 
-def refuse_locks(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def refuse_locks(monkeypatch, number: int) -> None:
     def refuse(*_):
         raise OSError(number, os.strerror(number))
 
@@ -260,7 +260,7 @@ def refuse_locks(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS])
 def test_a_disk_without_locks_is_not_written_to(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
     number: int,
 ):
     refuse_locks(monkeypatch, number)
@@ -275,7 +275,7 @@ def test_a_disk_without_locks_is_not_written_to(
     assert not list(tmp_path.iterdir())
 
 
-def test_other_errors_of_locks_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_other_errors_of_locks_stay(tmp_path: Path, monkeypatch):
     refuse_locks(monkeypatch, errno.EIO)
     with pytest.raises(OSError, match="Input/output"), file_lock(tmp_path / "lock", "it is"):
         pass
@@ -284,7 +284,7 @@ def test_other_errors_of_locks_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_an_index_on_a_disk_without_locks_is_searched(
     library: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     at = f"file:{library / 'index'}"
     refuse_locks(monkeypatch, errno.ENOLCK)

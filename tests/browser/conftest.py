@@ -49,7 +49,7 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def server(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def server(library: Path, tmp_path_factory) -> Iterator[str]:
     """The address of a server of the index ``photos`` of ``library``."""
     with serving(
         "photos",
@@ -60,7 +60,7 @@ def server(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture(scope="session")
-def odd(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def odd(library: Path, tmp_path_factory) -> Path:
     """A home of the index ``odd``: file names, captions and fields hold HTML, the pictures have
     many shapes, and one of them cannot be read any more."""
     home = tmp_path_factory.mktemp("odd")
@@ -116,7 +116,7 @@ def odd(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def odd_server(odd: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def odd_server(odd: Path, tmp_path_factory) -> Iterator[str]:
     """The address of a server of ``odd`` that asks for the token ``SECRET``."""
     with serving(
         "odd",
@@ -128,7 +128,7 @@ def odd_server(odd: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture(scope="session")
-def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def scenes(tmp_path_factory) -> Iterator[Any]:
     """A server of 60 painted scenes, taken in four years: has ``url`` and ``photos``."""
     home = tmp_path_factory.mktemp("scenes")
     names = [f"{i:05}.jpg" for i in range(60)]

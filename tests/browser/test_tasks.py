@@ -45,7 +45,7 @@ class Hand:
 
 
 @pytest.fixture
-def hand(visit: Any, scenes: Any, request: pytest.FixtureRequest) -> Iterator[Hand]:
+def hand(visit: Any, scenes: Any, request) -> Iterator[Hand]:
     page = visit(scenes.url)
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.wait_for_selector("#results[data-shows=library]")

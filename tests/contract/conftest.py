@@ -16,7 +16,7 @@ test_server_contract.py."""
 
 
 @pytest.fixture(params=PLACES)
-def place(request: pytest.FixtureRequest) -> str:
+def place(request) -> str:
     return str(request.param)
 
 
@@ -37,6 +37,6 @@ def name() -> str:
 
 
 @pytest.fixture(autouse=True)
-def _many_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+def _many_segments(monkeypatch) -> None:
     """Leave every edit of a folder in a segment of its own, until there are eight."""
     monkeypatch.setattr(merge, "FEW", 1)

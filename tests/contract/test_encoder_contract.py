@@ -98,9 +98,9 @@ make check."""
 
 @pytest.fixture(scope="module", params=SLOW)
 def place(
-    request: pytest.FixtureRequest,
+    request,
     library: Path,
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path_factory,
 ) -> tuple[str, Path]:
     """Kind and folder."""
     name = request.param
@@ -221,7 +221,7 @@ def test_a_folder_may_be_moved(
     encoder: Encoder,
     pictures: list[Any],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     shutil.copytree(place[1], tmp_path / "else where" / "model")
     monkeypatch.chdir(tmp_path)

@@ -104,7 +104,7 @@ Given = tuple[RegionSource, Path]
 
 
 @pytest.fixture(scope="module", params=SPECS.values(), ids=SPECS.keys())
-def given(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Given:
+def given(request, tmp_path_factory) -> Given:
     """A source and a folder of ``PICTURES``."""
     home = tmp_path_factory.mktemp("regions")
     return plugins.region_source(request.param(home, request)), draw(home / "pictures")
@@ -149,7 +149,7 @@ def test_missing_picture(given: Given):
 @pytest.mark.parametrize("kind", ["grid", "efficientnet", "onnx"])
 def test_pixels_decide_not_how_they_are_stored(
     kind: str,
-    request: pytest.FixtureRequest,
+    request,
     tmp_path: Path,
 ):
     source = plugins.region_source(SPECS[kind](tmp_path, request))

@@ -98,7 +98,7 @@ def _gallery(folder: Path, count: int, seed: int = 5, size: int = 48) -> Path:
 
 
 @pytest.fixture(scope="module")
-def gallery(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def gallery(tmp_path_factory) -> Path:
     return _gallery(tmp_path_factory.mktemp("gallery"), 12)
 
 

@@ -281,7 +281,7 @@ KINDS: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> list[ImageRef]:
+def pictures(tmp_path_factory) -> list[ImageRef]:
     """Wide, high, square, tiny; one of a single row, whose height could pass for a number of
     channels."""
     folder = tmp_path_factory.mktemp("pictures")
@@ -306,7 +306,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> list[ImageRef]:
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
+def folders(tmp_path_factory) -> Folders:
     """Folders of the tiny models, each made when first asked for."""
     home = tmp_path_factory.mktemp("models")
 
@@ -329,7 +329,7 @@ def folder(
 
 
 @pytest.fixture
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+def offline(monkeypatch) -> None:
     refuse_connections(monkeypatch)
 
 
@@ -514,7 +514,7 @@ def test_sharded_weights(
 def test_a_name_is_looked_for_on_this_machine_only(
     folders: Folders,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
     offline: None,
 ):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))

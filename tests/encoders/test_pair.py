@@ -33,7 +33,7 @@ TINY = {"clip": tiny_clip, "siglip": tiny_siglip}
 
 
 @pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+def repository(tmp_path_factory) -> Callable[[str, str], Path]:
     """Folders of models by kind and layout, made when first asked for."""
 
     def made(kind, layout):

@@ -138,7 +138,7 @@ def outcome(path: Path) -> str:
 
 @given(data=st.data())
 def test_a_damaged_picture_is_read_or_refused(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path_factory,
     data: st.DataObject,
 ):
     path = tmp_path_factory.getbasetemp() / "damaged.jpg"

@@ -31,7 +31,7 @@ VALUES = {
 
 
 @pytest.fixture
-def encoder(monkeypatch: pytest.MonkeyPatch) -> Counting:
+def encoder(monkeypatch) -> Counting:
     return Counting.installed(monkeypatch)
 
 

@@ -125,7 +125,7 @@ def _folder(name: str) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session", params=kinds(*SHARED))
-def server(request: pytest.FixtureRequest) -> Iterator[ForeignServer | Server]:
+def server(request) -> Iterator[ForeignServer | Server]:
     """Yield a server to ask, shared by all tests of the session; pytest runs one kind after the
     other."""
     with _folder(request.param) as folder, ExitStack() as stack:

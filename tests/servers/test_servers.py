@@ -16,7 +16,7 @@ from tests.servers.fixtures import check_fetched
 
 
 @pytest.fixture
-def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kind:
+def archive(tmp_path: Path, monkeypatch) -> Kind:
     """Return a kind whose archive a stand-in for Maven copies, slowly; each call is a line in
     ``calls``."""
     source = tmp_path / "server.zip"

@@ -247,7 +247,7 @@ def test_soak_has_no_errors(
     own: Callable[[Server], Server],
     library: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     pytest.importorskip("fastapi")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

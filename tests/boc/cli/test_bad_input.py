@@ -31,7 +31,7 @@ def contents(folder: Path) -> dict[str, tuple[int, int, int]]:
 
 
 @pytest.fixture(scope="module")
-def home(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def home(library: Path, tmp_path_factory) -> Path:
     """A copy of the library with some broken things beside it."""
     home = tmp_path_factory.mktemp("bad") / "home"
     shutil.copytree(library, home)

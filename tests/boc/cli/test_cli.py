@@ -234,7 +234,7 @@ def test_queries_may_come_from_a_pipe(library: Path):
 )
 def test_a_closed_standard_input_is_told(
     library: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
     arguments: list[str],
 ):
     monkeypatch.setattr("boc.cli.options.sys.stdin", None)
@@ -393,7 +393,7 @@ def test_an_index_ends_with_the_next_command(library: Path, tmp_path: Path):
 def test_a_place_under_the_home_folder_is_found(
     library: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
     (tmp_path / "work").mkdir()
@@ -754,7 +754,7 @@ def test_info_tells_what_a_place_is(library: Path):
     assert [line.split()[0] for line in lines] == list(told)
 
 
-def test_warnings_are_notes(monkeypatch: pytest.MonkeyPatch):
+def test_warnings_are_notes(monkeypatch):
     def warn() -> None:
         warnings.warn(BocWarning("cut\nshort"), stacklevel=2)
         with pytest.warns(UserWarning, match="stranger"):
@@ -769,7 +769,7 @@ def test_warnings_are_notes(monkeypatch: pytest.MonkeyPatch):
         assert run("warn").stderr == "note: cut short\n"
 
 
-def test_omp_wait_policy(monkeypatch: pytest.MonkeyPatch):
+def test_omp_wait_policy(monkeypatch):
     for given, kept in ((None, "passive"), ("active", "active")):
         monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
         if given:

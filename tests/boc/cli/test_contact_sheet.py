@@ -92,7 +92,7 @@ def test_page_is_complete_and_self_contained(tmp_path: Path, dog: Path):
     ),
 )
 def test_any_text_comes_back_from_the_page(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path_factory,
     text: str,
 ):
     path = tmp_path_factory.getbasetemp() / "any.html"

@@ -38,7 +38,7 @@ def examples(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", sorted(main.commands))
-def test_help_ends_with_examples_that_parse(name: str, monkeypatch: pytest.MonkeyPatch):
+def test_help_ends_with_examples_that_parse(name: str, monkeypatch):
     lines = examples(name)
     assert len(lines) >= (1 if name in ONE_WAY else 2)
     assert len(set(lines)) == len(lines)

@@ -62,12 +62,12 @@ def disturb(arguments: Sequence[object], begun: Path, check: Callable[[], None])
 
 
 @pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def table(tmp_path_factory) -> Path:
     return draw_pictures(tmp_path_factory.mktemp("many"), 600)
 
 
 @pytest.fixture(scope="module")
-def long_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def long_table(tmp_path_factory) -> Path:
     """Enough pictures that a run is busy with them whenever somebody comes to look."""
     return draw_pictures(tmp_path_factory.mktemp("long"), 3000)
 

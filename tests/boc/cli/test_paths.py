@@ -33,7 +33,7 @@ def paths_in(folder: Path) -> list[bytes]:
 
 
 @pytest.fixture(scope="module")
-def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def odd(tmp_path_factory) -> Path:
     """An index of pictures with odd names, two sentences, and a picture that is gone."""
     folder = tmp_path_factory.mktemp("odd")
     for path in paths_in(folder)[:-1]:
@@ -108,7 +108,7 @@ def test_one_way_to_print(odd: Path, options: tuple[str, ...]):
     assert "--json, --paths and --request cannot be combined" in result.stderr
 
 
-def test_an_option_has_priority_over_a_setting(odd: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_option_has_priority_over_a_setting(odd: Path, monkeypatch):
     (odd / "json.toml").write_text("[search]\njson = true\n")
     monkeypatch.setenv("BOC_CONFIG", str(odd / "json.toml"))
     assert printed(odd)[0].startswith(b'{"query"')

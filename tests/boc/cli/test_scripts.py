@@ -18,7 +18,7 @@ ODD = "Málaga/हिन्दी 猫😀.png"
 
 
 @pytest.fixture
-def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def at(tmp_path: Path, monkeypatch) -> str:
     """An index of pictures whose names are in NFD on disk, with captions and a table in NFC."""
     Counting.installed(monkeypatch)
     for name in ("plain.png", NAME, ODD):
@@ -114,7 +114,7 @@ NAMES = {
 
 def test_a_name_as_it_stands_finds_its_file(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     Counting.installed(monkeypatch)
     (tmp_path / "pictures").mkdir()

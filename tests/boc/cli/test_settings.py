@@ -124,7 +124,7 @@ def test_what_is_done_once_is_no_setting():
     assert parameters("delete", "photos", "1.jpg")["everything"] is False
 
 
-def test_search_ignores_the_shared_encoder(monkeypatch: pytest.MonkeyPatch):
+def test_search_ignores_the_shared_encoder(monkeypatch):
     write('encoder = "tern:shared"')
     monkeypatch.setenv("BOC_ENCODER", "tern:variable")
     assert parameters("search", "photos", "a dog")["encoder"] is None
@@ -133,7 +133,7 @@ def test_search_ignores_the_shared_encoder(monkeypatch: pytest.MonkeyPatch):
     assert parameters("search", "photos", "a dog")["encoder"] == "tern:own"
 
 
-def test_regions_option_overrides_encoder_variable(monkeypatch: pytest.MonkeyPatch):
+def test_regions_option_overrides_encoder_variable(monkeypatch):
     monkeypatch.setenv("BOC_ENCODER", "tern:set")
     alone = boc("extract none -o x.h5 --regions grid")
     assert "no such file or folder" in alone.stderr
@@ -143,13 +143,13 @@ def test_regions_option_overrides_encoder_variable(monkeypatch: pytest.MonkeyPat
     assert "give either --encoder" in both.stderr
 
 
-def test_variables_that_are_empty_say_nothing(monkeypatch: pytest.MonkeyPatch):
+def test_variables_that_are_empty_say_nothing(monkeypatch):
     for name in ("BOC_AT", "BOC_CONFIG"):
         monkeypatch.setenv(name, "")
     assert parameters("search", "photos", "a dog")["at"] == "file:boc-data"
 
 
-def test_one_file_counts_the_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_one_file_counts_the_nearest(tmp_path: Path, monkeypatch):
     assert settings.read() == (None, {})
     for path, name in (
         (tmp_path / "user" / "boc" / "boc.toml", "user"),
@@ -207,7 +207,7 @@ def test_a_wrong_file_is_answered_with_one_line(text: str):
 
 
 def test_files_that_cannot_be_read_are_named(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
     tmp_path: Path,
 ):
     (tmp_path / "latin.toml").write_bytes('at = "file:caf\xe9"'.encode("latin-1"))

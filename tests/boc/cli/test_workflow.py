@@ -25,7 +25,7 @@ def test_a_picture_finds_itself_first(searcher: Searcher, library: Path):
 
 
 @pytest.fixture(scope="module")
-def aligned(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Searcher:
+def aligned(library: Path, tmp_path_factory) -> Searcher:
     """An index that is re-ranked by mrsw."""
     at = f"file:{tmp_path_factory.mktemp('aligned')}"
     run(

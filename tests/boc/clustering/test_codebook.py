@@ -90,7 +90,7 @@ def numbered(modality: Modality, count: int, start: int = 0) -> list[list[float]
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def two(tmp_path_factory) -> Any:
     """Two files with 6 + 3 regions and 4 + 2 words, of which "the" and "is" are stop-words."""
     place = tmp_path_factory.mktemp("two")
     one = write(

@@ -190,7 +190,7 @@ def slow_labels(
 @pytest.mark.parametrize("spherical", [False, True])
 def test_labels_equal_loop(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
     spherical: bool,
 ):
     monkeypatch.setattr(

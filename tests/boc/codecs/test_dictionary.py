@@ -314,7 +314,7 @@ def test_the_vocabulary_follows_from_the_collection_not_from_the_sample() -> Non
         assert [step.get_params() for step in codec.steps] == before
 
 
-def test_what_is_learned_does_not_depend_on_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_learned_does_not_depend_on_the_blocks(monkeypatch) -> None:
     samples = Embeddings("image", gaussian(0, 90)), Embeddings("text", gaussian(1, 60))
     whole = global_code("dictionary", terms=16).fit(*samples)
     monkeypatch.setattr("boc.types.BLOCK", 7)

@@ -119,7 +119,7 @@ def test_to_words_repeats_by_frequency(rows: list[dict[int, int]]):
 
 
 @pytest.fixture(scope="module")
-def book(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def book(library: Path, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("words") / "words.npz"
     made = boc(
         f"build-codebook {library}/photos.h5 -o {path} --kind words --clusters 7",

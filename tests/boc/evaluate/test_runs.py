@@ -88,7 +88,7 @@ def write(
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def models(tmp_path_factory) -> list[Path]:
     """Files of the same items by two encoders, of other widths."""
     home = tmp_path_factory.mktemp("models")
     return [

@@ -45,7 +45,7 @@ def measure(run: Path, qrels: Path, *measures: Any) -> list[float]:
     ),
 )
 def test_a_run_keeps_the_order_of_hits(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path_factory,
     scores: list[float],
     ids: list[str],
 ):

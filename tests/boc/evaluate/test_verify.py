@@ -120,7 +120,7 @@ def index(place: str) -> Engine:
 def tampered(
     index: Engine,
     search: Callable[[list[Hit]], list[Hit]],
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ) -> Engine:
     """An index whose lists of hits are changed by ``search``."""
     right = index.search
@@ -156,7 +156,7 @@ def test_what_is_right_is_found_right(place: str, code: str, pairs: int) -> None
     assert report.counts["postings"][0] == report.counts["postings"][1] > 0
 
 
-def test_verify_depends_on_the_seed(index: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_depends_on_the_seed(index: Engine, monkeypatch) -> None:
     asked = []
     search = index.search
     monkeypatch.setattr(
@@ -228,7 +228,7 @@ def test_terms_that_rounding_changes_are_right(
 )
 def test_wrong_scores(
     place: str,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
     by: int,
     rounded: list[str],
 ) -> None:
@@ -256,7 +256,7 @@ def test_wrong_scores(
 
 
 @pytest.mark.parametrize("limit", [1000, 10])
-def test_lost_hits_are_reported(index: Engine, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+def test_lost_hits_are_reported(index: Engine, monkeypatch, limit: int) -> None:
     """With all hits there, and where only the first 10 of them are."""
     monkeypatch.setattr(module, "HITS", limit)
     assert verify(index, pairs=N * N).right
@@ -302,7 +302,7 @@ def test_trial_agrees(scores: list[int], k: int, asked: int, claimed: int) -> No
 def test_changed_file_is_reported(
     place: str,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ) -> None:
     monkeypatch.setattr(npy_files, "SMALL", 0)
     index = build(
@@ -346,7 +346,7 @@ def test_wrong_counts_are_reported(index: Engine) -> None:
     }
 
 
-def test_deleted_item_is_named(index: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleted_item_is_named(index: Engine, monkeypatch) -> None:
     monkeypatch.setattr(
         index,
         "items",
@@ -356,7 +356,7 @@ def test_deleted_item_is_named(index: Engine, monkeypatch: pytest.MonkeyPatch) -
         verify(index, pairs=N * N)
 
 
-def test_ids_that_occur_twice_are_reported(index: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ids_that_occur_twice_are_reported(index: Engine, monkeypatch) -> None:
     items = sorted(
         [*ITEMS, ITEMS[3]],
         key=lambda item: item.id,
@@ -371,7 +371,7 @@ def test_ids_that_occur_twice_are_reported(index: Engine, monkeypatch: pytest.Mo
 def test_features_are_an_outside_witness(
     index: Engine,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ) -> None:
     """Vectors and codes that were both replaced agree with each other, not with the file."""
     report = verify(index, files=[write(tmp_path / "photos.h5", ITEMS, unit())], pairs=N * N)

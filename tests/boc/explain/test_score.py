@@ -28,7 +28,7 @@ SENTENCE = "a red box at the left"
 
 
 @pytest.fixture(scope="module")
-def by_concepts(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Searcher:
+def by_concepts(library: Path, tmp_path_factory) -> Searcher:
     """An index of the library by counts of ten codewords."""
     with FeatureFile(library / "photos.h5") as file:
         samples = [file.batch(m, 0, 100).embeddings for m in MODALITIES]
@@ -60,7 +60,7 @@ def queries_of(searcher: Searcher, text: str) -> TermMatrix:
 def test_products_sum_to_the_score(
     kind: str,
     modality: Modality,
-    request: pytest.FixtureRequest,
+    request,
 ):
     searcher = request.getfixturevalue(kind)
     hits = searcher.index.search(
@@ -111,7 +111,7 @@ def _row(terms: TermMatrix) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     return terms.indices, terms.data
 
 
-def test_explain_reads_one_item(searcher: Searcher, monkeypatch: pytest.MonkeyPatch):
+def test_explain_reads_one_item(searcher: Searcher, monkeypatch):
     query = queries_of(searcher, SENTENCE).indices.tolist()
     whole = explain(searcher, "003.png", SENTENCE, labelled=0)
     terms = searcher.index.terms
@@ -299,7 +299,7 @@ def test_invalid_query_is_refused(searcher: Searcher, query: tuple[str, ...], me
         explain(searcher, *query)
 
 
-def test_no_shared_term_scores_0(searcher: Searcher, monkeypatch: pytest.MonkeyPatch):
+def test_no_shared_term_scores_0(searcher: Searcher, monkeypatch):
     terms = searcher.index.terms(["003.png"])
     monkeypatch.setattr(
         searcher.index,

@@ -162,7 +162,7 @@ def test_a_member_is_read_as_a_file(tmp_path: Path):
 
 @given(st.data())
 def test_damage_of_an_archive_costs_what_is_damaged(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path_factory,
     data: Any,
 ):
     """Whatever block is overwritten, or wherever the file ends, all other members are read with
@@ -334,7 +334,7 @@ def test_parquet(pictures: Path):
 
 def test_a_sync_follows_the_metadata_of_its_source(
     pictures: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     Counting.installed(monkeypatch)
     path = pictures / "x.jsonl"

@@ -408,7 +408,7 @@ def test_a_worker_that_cannot_begin_says_why():
 
 
 @pytest.mark.slow
-def test_worker_threads_and_signals(monkeypatch: pytest.MonkeyPatch):
+def test_worker_threads_and_signals(monkeypatch):
     for name in prepare_pool.THREADS:
         monkeypatch.setenv(name, "2")
     with preparing(Threads(), refs(2), 1) as prepared:
@@ -435,7 +435,7 @@ def test_few_pictures_need_no_workers():
 
 
 @pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def table(tmp_path_factory) -> Path:
     """300 pictures with captions; three of them cannot be used."""
     path = draw_pictures(
         tmp_path_factory.mktemp("many"),

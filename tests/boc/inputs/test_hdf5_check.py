@@ -21,7 +21,7 @@ DIM = 5
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sound(tmp_path_factory) -> Path:
     rng = np.random.default_rng(0)
     path = tmp_path_factory.mktemp("sound") / "f.h5"
     with FeatureWriter(

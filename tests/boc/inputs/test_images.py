@@ -353,7 +353,7 @@ FAILURES = [
 )
 def test_decoder_errors(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
     error: Exception,
     at: str,
 ):
@@ -372,7 +372,7 @@ def test_decoder_errors(
     FAILURES,
     ids=lambda error: type(error).__name__,
 )
-def test_unreadable_exif(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception):
+def test_unreadable_exif(tmp_path: Path, monkeypatch, error: Exception):
     corners().save(tmp_path / "a.png")
     monkeypatch.setattr(
         Image.Image,
@@ -390,7 +390,7 @@ def test_unreadable_exif(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error:
     "number",
     [errno.EMFILE, errno.ENFILE, errno.ENOMEM],
 )
-def test_system_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int):
+def test_system_errors(tmp_path: Path, monkeypatch, number: int):
     corners().save(tmp_path / "a.png")
     monkeypatch.setattr(
         Image,

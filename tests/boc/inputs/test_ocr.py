@@ -51,12 +51,12 @@ def read(path: Path) -> str:
 
 
 @pytest.fixture
-def encoder(monkeypatch: pytest.MonkeyPatch) -> Counting:
+def encoder(monkeypatch) -> Counting:
     return Counting.installed(monkeypatch)
 
 
 @pytest.fixture
-def pretended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def pretended(monkeypatch) -> list[str]:
     """In place of the networks a reader that tells the name of a picture; the list of those
     read."""
     seen = []
@@ -97,7 +97,7 @@ def held(at: str) -> dict[str, Any]:
 
 @installed
 @pytest.mark.slow
-def test_ocr_of_painted_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_ocr_of_painted_words(tmp_path: Path, monkeypatch):
     refuse_connections(monkeypatch)
     ocr._engine.cache_clear()
     assert read(paint(tmp_path / "a.png", "Open 24 hours")).lower() == "open 24 hours"
@@ -109,7 +109,7 @@ def test_ocr_of_painted_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize("left", [0, 1])
 def test_ocr_of_an_unreadable_picture(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
     left: int,
 ):
     class Engine:
@@ -127,7 +127,7 @@ def test_ocr_of_an_unreadable_picture(
         assert read(path) == ""
 
 
-def test_ocr_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_ocr_without_the_extra(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(
         ocr,
         "find_spec",
@@ -209,7 +209,7 @@ def test_kill_while_reading_words(
     encoder: Counting,
     pretended: list[str],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     folder = tmp_path / "pictures"
     at = f"file:{tmp_path / 'at'}"

@@ -474,7 +474,7 @@ def test_what_disks_and_programs_keep_is_left_out(tmp_path: Path):
     ]
 
 
-def test_heic_with_and_without_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_heic_with_and_without_reader(tmp_path: Path, monkeypatch):
     for name in ("a.jpg", "b.HEIC", "c.heif"):
         (tmp_path / name).touch()
     monkeypatch.setattr(
@@ -515,7 +515,7 @@ TREE = st.lists(
 
 @given(tree=TREE)
 def test_files_are_those_of_pathlib_in_its_order(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path_factory,
     tree: list[list[str]],
 ):
     root = tmp_path_factory.mktemp("tree")

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-import pytest
 from PIL import Image
 from PIL.Image import Transpose
 
@@ -130,7 +129,7 @@ def write(path: Path, draw: random.Random) -> dict[str, Any]:
 
 def test_three_hundred_files_of_ten_telephones(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ) -> None:
     Counting.installed(monkeypatch)
     files = Files(tmp_path / "lib")

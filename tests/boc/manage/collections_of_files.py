@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import pytest
 from hypothesis import strategies as st
 
 from boc import build_index, plugins
@@ -68,7 +67,7 @@ class Counting:
     preparer = property(lambda self: self.prepare)
 
     @classmethod
-    def installed(cls, monkeypatch: pytest.MonkeyPatch) -> Counting:
+    def installed(cls, monkeypatch) -> Counting:
         """One that stands for every encoder that is named."""
         found = cls()
         monkeypatch.setattr(plugins, "encoder", lambda *spec: found)

@@ -26,7 +26,7 @@ FOLDERS = ("one/", "disk/", "disk/deep/")
 
 
 @pytest.fixture(autouse=True)
-def encoder(monkeypatch: pytest.MonkeyPatch) -> Counting:
+def encoder(monkeypatch) -> Counting:
     return Counting.installed(monkeypatch)
 
 
@@ -358,7 +358,7 @@ def test_a_disk_goes_between_the_listing_and_the_look(
     encoder: Counting,
     files: Files,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     files.index()
     files.write(files.folder / "disk" / "new.png", "new on the disk")

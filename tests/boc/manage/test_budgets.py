@@ -43,7 +43,7 @@ def rows(n: int, seed: int, offset: float) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def source(tmp_path_factory) -> Path:
     """Pictures and 300 captions, which lie elsewhere."""
     path = tmp_path_factory.mktemp("budgets") / "made.h5"
     pictures = [Item(f"i{i}", "image", "") for i in range(PICTURES)]

@@ -27,7 +27,7 @@ def at(library: Path, tmp_path: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def export(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def export(library: Path, tmp_path_factory) -> Path:
     """The index of the library as a file."""
     path = tmp_path_factory.mktemp("export") / "photos.zip"
     copy_index("photos", at=f"file:{library / 'index'}", to=path)
@@ -62,7 +62,7 @@ def assert_same(at: str, one: str, to: str, other: str) -> None:
 def test_a_copy_in_a_file_round_trips(
     library: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
     options: dict[str, Any],
 ):
     monkeypatch.setattr("boc.manage.load.BATCH", 13)
@@ -153,7 +153,7 @@ def test_copy_onto_itself_replaces_the_code(at: str):
 def test_copy_continues_after_an_error(
     at: str,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
     to: str,
     error: BaseException,
 ):

@@ -118,7 +118,7 @@ def test_duplicates_equal_a_slow_loop(tmp_path: Path, seed: int) -> None:
 
 def test_equal_pictures_are_searched_deeply_by_once(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ) -> None:
     vectors = np.concatenate([np.tile(crowded(1, 0), (200, 1)), crowded(3, 1)])
     searcher = build(tmp_path, [picture(f"{i:03d}.jpg") for i in range(203)], vectors)

@@ -4,7 +4,6 @@ in."""
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import example, given, strategies as st
 
 from boc.codecs import global_code
@@ -30,7 +29,7 @@ def test_held_out_rows_are_a_fifth_at_most_and_spread_evenly(count: int):
 
 def test_code_is_learned_from_evenly_spread_items(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     counts = {"image": 1500, "text": 3500}
     batches = []

@@ -17,7 +17,7 @@ from tests.servers.fixtures import address, kinds
 
 
 @pytest.fixture(autouse=True)
-def encoder(monkeypatch: pytest.MonkeyPatch) -> Counting:
+def encoder(monkeypatch) -> Counting:
     return Counting.installed(monkeypatch)
 
 
@@ -87,7 +87,7 @@ def test_hits_are_as_before(files: Files) -> None:
 def test_so_it_is_on_servers(
     server: Any,
     files: Files,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ) -> None:
     monkeypatch.chdir(files.folder.parent)
     name = f"boc-test-{uuid.uuid4().hex[:12]}"
@@ -101,7 +101,7 @@ def test_so_it_is_on_servers(
 
 def test_they_go_after_thirty_days_and_with_the_index(
     files: Files,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ) -> None:
     assert there_and_back("x", files, files.at) == 0
     place = plugins.backend(f"{files.at}/.removed")

@@ -29,7 +29,7 @@ PAIRS = random.Random(0).sample([*combinations(range(COUNT), 2)], 60)
 
 
 @pytest.fixture
-def encoder(monkeypatch: pytest.MonkeyPatch) -> Counting:
+def encoder(monkeypatch) -> Counting:
     monkeypatch.setattr("boc.inputs.extraction.worker_count", lambda _: 0)
     monkeypatch.setattr("boc.inputs.extraction.PART", PART)
     return Counting.installed(monkeypatch)

@@ -36,7 +36,7 @@ from tests.servers.fixtures import address, kinds
 
 
 @pytest.fixture
-def encoder(monkeypatch: pytest.MonkeyPatch) -> Counting:
+def encoder(monkeypatch) -> Counting:
     return Counting.installed(monkeypatch)
 
 
@@ -328,7 +328,7 @@ def test_unreadable_pictures_are_skipped(
     files: Files,
     at: str,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     files.do(("write", "bad.png", "bad"))
     files.index()
@@ -427,7 +427,7 @@ def test_what_a_killed_sync_encoded_goes_although_nothing_is_to_encode(
     encoder: Counting,
     files: Files,
     at: str,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
     left: str,
 ):
     place = Path(at.removeprefix("file:"))
@@ -451,7 +451,7 @@ def test_concurrent_edit_is_refused(
     encoder: Counting,
     files: Files,
     at: str,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     files.index()
     files.write(files.folder / "new.png", "new")
@@ -520,7 +520,7 @@ def test_an_index_holds_few_descriptors_and_no_longer_than_it_is_used(
 def test_a_picture_that_cannot_be_read_now_stays(
     encoder: Counting,
     files: Files,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     files.index()
     before = files.held()

@@ -42,7 +42,7 @@ def watching(name: str, folder: Path, at: str) -> Iterator[list[SyncReport | Boc
 
 
 @pytest.fixture
-def encoder(monkeypatch: pytest.MonkeyPatch) -> Counting:
+def encoder(monkeypatch) -> Counting:
     return Counting.installed(monkeypatch)
 
 

@@ -34,7 +34,7 @@ GET = ("model", "get", "me/tiny", "--yes")
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+def hub(monkeypatch, tmp_path: Path) -> Iterator[Hub]:
     """A hub with a model of two revisions, and an empty folder of models."""
     server = Hub(
         {
@@ -186,7 +186,7 @@ def pair(ending: str = "", weight: bytes = WEIGHT) -> dict[str, bytes]:
 def test_get_pinned_networks(
     hub: Hub,
     place: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     digests = {"onnx/text_model.onnx": "0" * 64}
     entry = models.ModelEntry("me/tiny", NEW, digests, "mit", 1, "")
@@ -234,7 +234,7 @@ def test_get_precision(hub: Hub, place: Path):
 def test_what_is_missing_is_told_first(
     hub: Hub,
     place: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     monkeypatch.setattr("boc.cli.commands.model.find_spec", lambda name: None)
     told = boc("model get me/tiny").stderr
@@ -304,7 +304,7 @@ def test_get_asks_for_licence(hub: Hub, place: Path, answer: str):
         assert not hub.paths("/me/")
 
 
-def test_get_errors(hub: Hub, monkeypatch: pytest.MonkeyPatch):
+def test_get_errors(hub: Hub, monkeypatch):
     assert "has no model me/nothing" in boc("model get me/nothing --yes").stderr
     assert "has no revision 'v9'" in boc(*GET, "--revision", "v9").stderr
     alone = boc("model get me/tiny").stderr
@@ -359,7 +359,7 @@ def test_damaged_record(hub: Hub, place: Path, text: str):
         models.find("me/tiny")
 
 
-def test_index_without_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hub: Hub):
+def test_index_without_encoder(tmp_path: Path, monkeypatch, hub: Hub):
     monkeypatch.chdir(tmp_path)
     failed = boc("index photos", draw_pictures(tmp_path / "pictures", 2))
     assert failed.exit_code == 1
@@ -378,7 +378,7 @@ def test_index_without_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 def test_downloaded_model_searches(
     hub: Hub,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
     layout: str,
 ):
     tiny_clip(tmp_path / "tiny")

@@ -45,7 +45,7 @@ def made(home: Path, items: int, **options: Any) -> Searcher:
 
 
 @pytest.fixture(scope="module")
-def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
+def searcher(tmp_path_factory) -> Searcher:
     """A searcher of an index of which it compares candidates only, as of a large one."""
     found = made(tmp_path_factory.mktemp("order"), ITEMS, concepts="float16")
     found.index.costs = found.index.costs._replace(quick=0, begin=0, row=1e9)
@@ -97,7 +97,7 @@ def test_a_shorter_list_is_the_beginning_of_a_longer_one(
 def test_near_duplicates_are_those_of_lists_asked_anew(
     searcher: Searcher,
     options: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ) -> None:
     queries = some("text", 1, 2)
     monkeypatch.setattr(searcher.background("image"), "near", 0.3)

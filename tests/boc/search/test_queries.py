@@ -22,7 +22,7 @@ WEIGHTS = st.floats(0.01, 100)
 
 
 @pytest.fixture(scope="module")
-def aligned(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Searcher:
+def aligned(library: Path, tmp_path_factory) -> Searcher:
     """A searcher of an index with concept sets."""
     at = f"file:{tmp_path_factory.mktemp('aligned')}"
     run(
@@ -272,7 +272,7 @@ def test_a_single_part_is_the_plain_search(searcher: Searcher, library: Path) ->
 
 
 @pytest.mark.parametrize("which", ["searcher", "aligned"])
-def test_the_same_part_twice_ranks_as_once(which: str, request: pytest.FixtureRequest) -> None:
+def test_the_same_part_twice_ranks_as_once(which: str, request) -> None:
     searcher = request.getfixturevalue(which)
     twice = Query(
         (

@@ -116,7 +116,7 @@ def test_a_search_tells_how_many_candidates_it_had(searcher: Searcher, library: 
 )
 def test_a_ranking_has_the_ids_and_scores_of_the_hits(
     searcher: Searcher,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
     options: dict[str, Any],
 ):
     monkeypatch.setattr("boc.search.searcher.BLOCK", 2)
@@ -339,7 +339,7 @@ def test_a_renewed_searcher_keeps_the_encoder(searcher: Searcher):
 def test_an_index_is_taken_anew_if_it_was_edited_and_its_codec_fetched_then_only(
     library: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     at = f"file:{tmp_path}"
     photos = library / "photos.h5"

@@ -381,7 +381,7 @@ def test_terms_of_a_changed_item(
     searcher: Searcher,
     library: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     """The picture is another by now, and would be encoded as other terms."""
     other = searcher.index.find(["001.png"])[0]

@@ -45,7 +45,7 @@ TRAVERSALS = [
 
 
 @pytest.fixture(scope="module")
-def client(searcher: Searcher, tmp_path_factory: pytest.TempPathFactory) -> TestClient:
+def client(searcher: Searcher, tmp_path_factory) -> TestClient:
     return client_of(
         searcher,
         tmp_path_factory.mktemp("cache"),
@@ -55,7 +55,7 @@ def client(searcher: Searcher, tmp_path_factory: pytest.TempPathFactory) -> Test
 
 
 @pytest.fixture(scope="module")
-def locked(searcher: Searcher, tmp_path_factory: pytest.TempPathFactory) -> TestClient:
+def locked(searcher: Searcher, tmp_path_factory) -> TestClient:
     return client_of(searcher, tmp_path_factory.mktemp("cache"), token=SECRET)
 
 
@@ -601,7 +601,7 @@ def test_ended_session_stays_ended_after_other_logouts(
 def test_a_cookie_opens_one_start_of_one_port_for_a_time(
     searcher: Searcher,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ) -> None:
     def opened(client, cookie):
         return (
@@ -697,7 +697,7 @@ def test_other_methods_and_addresses_are_refused(client: TestClient) -> None:
 
 
 @pytest.mark.slow
-def test_load_limit(searcher: Searcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_limit(searcher: Searcher, tmp_path: Path, monkeypatch) -> None:
     client = client_of(searcher, tmp_path, active=2, waiting=3)
     let_go = threading.Event()
     encode = searcher.encoder.encode_texts

@@ -61,7 +61,7 @@ FORGED = ("/etc/passwd", "/dev/zero", "{}/private/secret", "{}/p/../private/pict
 
 
 @pytest.fixture(scope="module")
-def home(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def home(library: Path, tmp_path_factory) -> Path:
     """A library p, whose pictures were replaced, a folder private beside it, and the server's index
     of p."""
     home = tmp_path_factory.mktemp("content")
@@ -110,7 +110,7 @@ def test_what_is_no_picture_of_the_library_is_refused(
     client: TestClient,
     home: Path,
     id: str,
-    caplog: pytest.LogCaptureFixture,
+    caplog,
 ) -> None:
     with caplog.at_level(logging.WARNING, "boc.web.pictures.content"):
         answers = [client.get(f"/api/{route}/{id}") for route in ("thumb", "picture")]

@@ -21,7 +21,7 @@ from tests.boc.web.test_api import TEXT
 
 
 @pytest.fixture(scope="module")
-def searcher(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Searcher:
+def searcher(library: Path, tmp_path_factory) -> Searcher:
     """An index with a keyword, a number, a date, a measure, and a field without values."""
     home = tmp_path_factory.mktemp("facets")
     cameras = ("=odd", "canon|best", "pixel")

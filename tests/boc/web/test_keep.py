@@ -71,7 +71,7 @@ def test_pictures_of_clients_are_kept(pictures: Path, tmp_path: Path):
 def test_a_picture_that_cannot_be_encoded_is_not_kept(
     pictures: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     at = f"file:{tmp_path / 'at'}"
     client = client_of(Searcher.open("photos", at), tmp_path, at=at, token="secret", keep=pictures)

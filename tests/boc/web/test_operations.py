@@ -113,7 +113,7 @@ def test_readiness(library: Path, tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_lost_index_is_reopened_once(client: TestClient, monkeypatch: pytest.MonkeyPatch):
+def test_lost_index_is_reopened_once(client: TestClient, monkeypatch):
     library_of = client.app.state.service.library  # type: ignore[attr-defined]
     everybody = threading.Barrier(8)
     tries = []

@@ -159,7 +159,7 @@ def test_serve_refuses_in_one_line(library: Path, arguments: str, message: str):
 
 
 def test_without_the_extra_it_says_how_to_get_it(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
     library: Path,
 ):
     for name in [name for name in sys.modules if name.startswith("boc.web")]:

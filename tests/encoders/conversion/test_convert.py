@@ -138,7 +138,7 @@ FILES: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def home(tmp_path_factory) -> Path:
     """A folder with tern.pth, teran.pth, vsrn.pth, vocab.txt, words.json, and region features."""
     home = tmp_path_factory.mktemp("published")
     for kind, make in FILES.items():
@@ -410,7 +410,7 @@ def test_a_hostile_checkpoint_runs_nothing(
     zipped: bool,
     home: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     monkeypatch.chdir(tmp_path)
     torch.save(

@@ -248,7 +248,7 @@ def write_features(
 
 @pytest.fixture(scope="module")
 def converted(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path_factory,
 ) -> Callable[[Path], tuple[str, list[ImageRef], list[str]]]:
     """Of a file: the spec of its converted checkpoint, its pictures, and its sentences."""
 

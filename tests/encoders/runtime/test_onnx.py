@@ -110,7 +110,7 @@ def assert_equal(
 def test_both_runtimes_give_one_result(
     name: str,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     """For texts of any length, and pictures with any number of regions, alone and in batches."""
     spec = model(tmp_path / "model", *NETWORKS[name])

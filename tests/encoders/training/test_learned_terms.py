@@ -164,7 +164,7 @@ def test_training_improves_recall_in_shared_terms():
     assert (used[0] & used[1]).sum() >= 0.8 * (used[0] | used[1]).sum()
 
 
-def test_error_without_torch(monkeypatch: pytest.MonkeyPatch):
+def test_error_without_torch(monkeypatch):
     monkeypatch.delitem(sys.modules, "encoders.training.learned_terms")
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(

@@ -177,7 +177,7 @@ def test_latent_semantics(known: int):
     )
 
 
-def test_cca_correlations(monkeypatch: pytest.MonkeyPatch):
+def test_cca_correlations(monkeypatch):
     """Against the textbook's eigenvalues of Cxx^-1 Cxy Cyy^-1 Cyx."""
     monkeypatch.setattr(warmstart, "IMAGE_RIDGE", 1e-9)
     monkeypatch.setattr(warmstart, "TEXT_RIDGE", 1e-9)
@@ -511,7 +511,7 @@ STOPS = list(zip(RUNS.values(), (2, 6, 6, 2, 6, 2), strict=True))
 @pytest.mark.parametrize(("settings", "stop"), STOPS, ids=RUNS.keys())
 def test_resumed_run_equals_whole(
     make: Make,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
     settings: dict[str, Any],
     stop: int,
 ):
@@ -551,7 +551,7 @@ def test_best_weights_are_saved(make: Make):
 @pytest.mark.slow
 def test_bank_of_queries(
     make: Make,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     trainer = make("bank", epochs=1)
     list(trainer.run())

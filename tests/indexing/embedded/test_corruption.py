@@ -200,7 +200,7 @@ def test_damage_is_refused_by_name_or_of_no_consequence(tmp_path: Path):
 
 def test_a_file_that_changes_while_an_index_is_edited_is_not_taken_to_be_whole(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     small_segments(monkeypatch)
     make(tmp_path)
@@ -219,7 +219,7 @@ def test_a_file_that_changes_while_an_index_is_edited_is_not_taken_to_be_whole(
 @pytest.mark.parametrize("stamps", ["changed", "unchanged"])
 def test_boc_verify_names_the_damaged_file(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
     stamps: str,
 ):
     build(connect(f"file:{tmp_path}"), "photos", fitted())
@@ -250,7 +250,7 @@ def test_boc_verify_names_the_damaged_file(
 
 def test_only_changed_files_are_called_damaged(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     model = make(tmp_path)
     index, other = (EmbeddedBackend(tmp_path).open(NAME) for _ in range(2))

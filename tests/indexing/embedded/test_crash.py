@@ -65,7 +65,7 @@ class Recorder:
     """Passes on to ``indexing.embedded.fs`` what the engine asks of it, from any thread, and keeps
     a log."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch) -> None:
         self.log: list[Event] = []
         self.lock = threading.Lock()
         self.real = {name: getattr(fs, name) for name in LAYER}
@@ -415,7 +415,7 @@ def make_scenario(name: str) -> tuple[Scenario, Scenario]:
 def test_a_power_cut_leaves_the_last_commit_and_a_new_writer_goes_on(
     name: str,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     small_segments(monkeypatch)
     base, scenario = make_scenario(name)
@@ -572,7 +572,7 @@ def start(function: Callable[..., None], *arguments: object) -> subprocess.Popen
 
 def test_readers_find_the_same_while_segments_are_replaced_and_merged(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     small_segments(monkeypatch)
     make, model = make_stir()

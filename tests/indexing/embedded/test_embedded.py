@@ -176,7 +176,7 @@ def test_damaged_file_is_named(home: Path):
     assert len(list(connect(f"file:{home}").open("pets").items())) == 6
 
 
-def test_copy_is_checked_once(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_copy_is_checked_once(home: Path, tmp_path: Path, monkeypatch):
     shutil.copytree(home / "pets", tmp_path / "copies" / "pets")
     backend = EmbeddedBackend(tmp_path / "copies")
     assert len(backend.open("pets")) == 6
@@ -247,7 +247,7 @@ def test_damaged_index_can_be_replaced(home: Path):
     assert len(list((home / "pets").glob("segment-*"))) == 1
 
 
-def test_full_disk_changes_nothing(home: Path, monkeypatch: pytest.MonkeyPatch):
+def test_full_disk_changes_nothing(home: Path, monkeypatch):
     before = state(home)
 
     def full(_):
@@ -263,7 +263,7 @@ def test_full_disk_changes_nothing(home: Path, monkeypatch: pytest.MonkeyPatch):
 
 def test_small_segments_are_merged_by_the_next_edit(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     monkeypatch.setattr(merge, "FEW", 40)
     load(tmp_path, 40)
@@ -295,7 +295,7 @@ def test_segment_of_mostly_deleted_rows_is_rewritten(tmp_path: Path):
 def test_a_segment_with_more_than_a_tenth_deleted_is_rewritten_with_all_smaller_segments(
     deleted: int,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     monkeypatch.setattr(merge, "FEW", 1)
     load(tmp_path, 40)
@@ -321,7 +321,7 @@ def test_removal_of_damaged_index(home: Path):
     assert (backend.names(), list(home.iterdir())) == ([], [])
 
 
-def test_pickles_are_refused(home: Path, monkeypatch: pytest.MonkeyPatch):
+def test_pickles_are_refused(home: Path, monkeypatch):
     path = folder_of(home, "segment") / "rows.npy"
     np.save(path, np.array([{"a": 1}], dtype=object), allow_pickle=True)
     monkeypatch.setattr(commits, "check", lambda *_: None)
@@ -356,7 +356,7 @@ def test_leftovers_of_killed_writers(home: Path):
 @pytest.mark.parametrize("adds", [1, 2])
 def test_failed_segment_changes_nothing(
     home: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
     adds: int,
 ):
     """By the next rows or by the commit, whichever comes first: segments are written while rows
@@ -423,7 +423,7 @@ def load(home: Path, n: int, *, stop: int | None = None, source: str = "cd" * 32
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small(monkeypatch) -> None:
     """Every second batch of ten becomes a segment, and three segments of about a size one."""
     monkeypatch.setattr(writer_module, "WAITING", 2000)
     monkeypatch.setattr(merge, "MERGE", 3)
@@ -451,7 +451,7 @@ def test_continued_load_has_the_same_bytes(tmp_path: Path):
 def test_each_text_is_tokenised_once(
     tmp_path: Path,
     n: int,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     """Of a load that waits in memory to its end, of one that became a segment just then, and of one
     of several, killed in between: merges and compaction read the words that were found."""
@@ -475,7 +475,7 @@ def test_each_text_is_tokenised_once(
     assert {hit.item.id for hit in hits} == texts.keys() - {"000"}
 
 
-def write_old_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def write_old_words(monkeypatch) -> None:
     """Write words as boc 0.3.0 did: in small letters, in no file that says how they are folded."""
     settings = [each for each in text_store_writer._SETTINGS if "user_version" not in each]
     monkeypatch.setattr(text_store_writer, "_SETTINGS", settings)
@@ -484,7 +484,7 @@ def write_old_words(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_words_of_an_older_index_are_found_folded(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     texts = ["Café café", "cafe", "Straße", "don't x_y", "a b", "kite", "Cafe\u0301"]
     questions = ["cafe", "CAFÉ", "strasse", "Straße", "don't", "x_y", "a", "t", "kites"]
@@ -567,7 +567,7 @@ def test_small_edits_are_merged(tmp_path: Path):
     assert len(backend.open("dogs")) == 70
 
 
-def test_unreadable_current_is_named(home: Path, monkeypatch: pytest.MonkeyPatch):
+def test_unreadable_current_is_named(home: Path, monkeypatch):
     read = Path.read_text
 
     def refuse(path, *args, **kwargs):

@@ -684,7 +684,7 @@ def leaving(ending: str) -> AbstractContextManager[Any]:
     return pytest.raises(GivingUpError) if ending == "failure" else nullcontext()
 
 
-def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_segments(monkeypatch) -> None:
     """Patch the thresholds, and let nothing wait for the disk: no process here outlives the
     computer."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
@@ -693,7 +693,7 @@ def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_any_order_of_steps_leaves_what_a_dictionary_holds(monkeypatch: pytest.MonkeyPatch):
+def test_any_order_of_steps_leaves_what_a_dictionary_holds(monkeypatch):
     small_segments(monkeypatch)
     monkeypatch.setattr(Machine, "taken", 0)
     while Machine.taken < STEPS:  # runs may be shorter

@@ -143,7 +143,7 @@ CASES = {
 
 
 @pytest.fixture(scope="module", params=CASES.values(), ids=CASES)
-def searcher(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Searcher:
+def searcher(request, tmp_path_factory) -> Searcher:
     segments, dtype, code, least = request.param
     searcher = build(
         tmp_path_factory.mktemp("index"),
@@ -293,7 +293,7 @@ def answers(searcher: Searcher, **options: Any) -> tuple[list[Any], list[Any]]:
 
 def test_index_without_compact_codes_is_searched_and_completed(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     monkeypatch.setattr(engine, "LEAST", 1)
     with monkeypatch.context() as patch:

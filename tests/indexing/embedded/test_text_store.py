@@ -149,7 +149,7 @@ def tables(draw: st.DrawFn) -> tuple[list[Item], Filter]:
 @pytest.mark.slow
 @given(table=tables())
 def test_passing_rows_are_those_for_which_the_predicate_holds(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path_factory,
     table: tuple[list[Item], Filter],
 ):
     items, condition = table
@@ -183,7 +183,7 @@ def slow_bm25(rows: Sequence[Sequence[str]], words: Sequence[str]) -> list[float
     query=SPOKEN,
 )
 def test_scores_are_those_of_the_slow_loop(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path_factory,
     texts: list[str],
     titles: list[Any],
     query: str,
@@ -220,7 +220,7 @@ def test_scores_are_those_of_the_slow_loop(
     sentence=SPOKEN,
 )
 def test_scores_do_not_depend_on_segments_nor_on_dead_rows(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path_factory,
     texts: list[tuple[str, int, bool]],
     sentence: str,
 ):
@@ -347,7 +347,7 @@ def divided_items(draw: st.DrawFn) -> tuple[list[Item], list[int]]:
 @pytest.mark.slow
 @given(table=divided_items(), dead=st.integers(0, 3), occurrences=st.sampled_from([1, 4, 1 << 20]))
 def test_files_that_are_merged_are_as_made_of_the_items(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path_factory,
     table: tuple[list[Item], list[int]],
     dead: int,
     occurrences: int,
@@ -575,7 +575,7 @@ def test_words_of_many_texts_are_those_of_each(texts: list[str]):
 @pytest.mark.parametrize("said", ["unable to open database file", "disk I/O error"])
 def test_what_the_system_refuses_is_not_called_damage(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
     said: str,
 ):
     path = tmp_path / "words.sqlite"

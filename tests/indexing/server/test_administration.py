@@ -59,7 +59,7 @@ def made(path: Path, seed: int) -> Path:
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def files(tmp_path_factory) -> list[Path]:
     folder = tmp_path_factory.mktemp("made")
     return [
         made(

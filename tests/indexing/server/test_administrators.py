@@ -601,7 +601,7 @@ class Killed(BaseException):
 )
 def test_kill_after_a_creation_changes_no_alias(
     site: Site,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
     options: Json,
     reads: int,
     kind: str,

@@ -55,7 +55,7 @@ def test_state_ignores_unknown_entries():
 
 def test_lock_files_of_dead_processes_are_removed(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ) -> None:
     """After a day, in which the same load may go on; those of living processes stay."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -81,17 +81,17 @@ def make(folder: Path, seed: int, count: int) -> Made:
 
 
 @pytest.fixture(scope="module")
-def old(tmp_path_factory: pytest.TempPathFactory) -> Made:
+def old(tmp_path_factory) -> Made:
     return make(tmp_path_factory.mktemp("old"), 1, 40)
 
 
 @pytest.fixture(scope="module")
-def new(tmp_path_factory: pytest.TempPathFactory) -> Made:
+def new(tmp_path_factory) -> Made:
     return make(tmp_path_factory.mktemp("new"), 2, 1500)
 
 
 @pytest.fixture
-def name(request: pytest.FixtureRequest) -> str:
+def name(request) -> str:
     name = re.sub(
         "[^a-z0-9]+",
         "-",

@@ -34,12 +34,12 @@ PARTS = 3
 
 
 @pytest.fixture(scope="module")
-def old(tmp_path_factory: pytest.TempPathFactory) -> Made:
+def old(tmp_path_factory) -> Made:
     return make(tmp_path_factory.mktemp("old"), 1, 40)
 
 
 @pytest.fixture(scope="module")
-def new(tmp_path_factory: pytest.TempPathFactory) -> Made:
+def new(tmp_path_factory) -> Made:
     return make(tmp_path_factory.mktemp("new"), 2, 3000)
 
 
@@ -48,7 +48,7 @@ def place(
     server: Any,
     old: Made,
     new: Made,
-    request: pytest.FixtureRequest,
+    request,
 ) -> Iterator[Place]:
     with placed(server, f"parts-{abs(hash(request.node.name))}", old, new) as place:
         yield place

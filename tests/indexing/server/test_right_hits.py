@@ -51,7 +51,7 @@ FEW = 30  # items
 
 
 @pytest.fixture(params=[1.0, 1.5], ids=["unit", "longer"])
-def vectors(request: pytest.FixtureRequest) -> NDArray[np.float32]:
+def vectors(request) -> NDArray[np.float32]:
     """The server re-ranks by unit vectors only."""
     return (VECTORS * request.param).astype(np.float16).astype(np.float32)
 
@@ -61,7 +61,7 @@ def test_hits_are_the_right_ones(
     server: Any,
     name: str,
     vectors: NDArray[np.float32],
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     backend = plugins.backend(address(server, replicas=0))
     manifest = replace(
@@ -112,7 +112,7 @@ def test_hits_are_the_right_ones(
 def test_items_added_meanwhile_are_found(
     server: Any,
     name: str,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     monkeypatch.setattr(Binary, "quick", FEW * DIM)
     backend = plugins.backend(address(server, replicas=0))

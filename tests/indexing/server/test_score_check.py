@@ -152,7 +152,7 @@ def test_wrong_scores_prevent_an_index(
     server: Any,
     backend: ServerBackend,
     index: str,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     strategy = next(s for s in (Saturating(), Pruning()) if s.name in FIELDS[server.kind.name])
     monkeypatch.setitem(term_fields.STRATEGIES, strategy.name, strategy)

@@ -30,7 +30,7 @@ def test_commands_with_an_api_key(
     secure: SecureServer,
     library: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     key = secure.api_key("photos", "photos-boc-*", rights=RIGHTS)
@@ -87,7 +87,7 @@ def test_commands_with_an_api_key(
 def test_secrets_are_not_stored(
     secure: SecureServer,
     library: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ) -> None:
     key = secure.api_key("pictures*")
     bare = f"elastic+{secure.url}"
@@ -124,7 +124,7 @@ def test_rights_on_an_alias_alone(
     secure: SecureServer,
     library: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ) -> None:
     """Nothing else is shown, nothing refused that the server allows: of a whole index, of a part,
     of attached codes."""

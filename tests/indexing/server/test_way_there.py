@@ -68,7 +68,7 @@ class Proxy(Handler):
 
 
 @pytest.fixture(params=["elastic", "opensearch"])
-def kind(request: pytest.FixtureRequest) -> str:
+def kind(request) -> str:
     return str(request.param)
 
 
@@ -109,7 +109,7 @@ def test_proxies(
     kind: str,
     authority: trustme.CA,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     plain = cluster(stack, kind)
     trusted = f"ca_certs={tmp_path / 'authority.pem'}"
@@ -128,7 +128,7 @@ def test_proxies(
     )
 
 
-def test_headers_of_gateways(stack: ExitStack, kind: str, monkeypatch: pytest.MonkeyPatch):
+def test_headers_of_gateways(stack: ExitStack, kind: str, monkeypatch):
     server = cluster(stack, kind)
     monkeypatch.setenv("BOC_API_KEY", "key")
     for lines, authorization in (
