@@ -174,7 +174,7 @@ def test_arguments_are_utf8(library: Path, command: tuple[str, ...]):
         f"file:{library / 'index'}",
     )
     assert result.exit_code in (1, 2)
-    assert "not UTF-8" in result.stderr or re.search(
+    assert "not valid UTF-8" in result.stderr or re.search(
         r"no item '?caf\\+xe9",
         result.stderr,
     )
