@@ -42,8 +42,8 @@ DAMAGE = (
     zlib.error,
 )
 """Errors that libraries raise when a file of arrays is damaged."""
-# Maximum ratio of the size of an untrusted array to its file size. Real data rarely compresses
-# better.
+# Maximum ratio of an untrusted array's size in memory to its size on disk. Real data rarely
+# compresses better.
 PACKED = 16
 
 

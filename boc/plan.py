@@ -200,7 +200,7 @@ def usual_way(
     filters: Sequence[Filter] = (),
     metric: str | None = None,
 ) -> Way:
-    """Return the method by which a search finds items that pass ``filters``. ``find`` is the
+    """Return the method that a search uses to find items that match ``filters``. ``find`` is the
     modality of the items; the default is pictures, or sentences if the index has no pictures.
     ``metric`` defaults to the metric of the index."""
     manifest = index.manifest

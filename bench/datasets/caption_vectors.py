@@ -125,7 +125,7 @@ def write(path: Path, header: Header, parts: Sequence[tuple[Sequence[Item], Matr
     "--queries",
     default=500,
     show_default=True,
-    help="Number of queries, and of validation queries for tuning.",
+    help="Number of test queries; the same number of validation queries is used for tuning.",
 )
 @click.option("--seed", default=0, show_default=True)
 def main(captions: Path, out: Path, gallery: int, queries: int, seed: int) -> None:

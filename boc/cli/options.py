@@ -163,7 +163,8 @@ metadata = click.option(
 ocr = click.option(
     "--ocr",
     is_flag=True,
-    help="Recognise text in pictures for boc search --hybrid. Slow; needs the extra ocr.",
+    help="Recognise the text in pictures, for use with boc search --hybrid. Slow; requires the ocr "
+    "extra.",
 )
 exclude = click.option(
     "--exclude",

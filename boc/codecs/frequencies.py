@@ -135,8 +135,8 @@ class ScalarQuantizer(SparseStep):
     """Scalar quantisation, tf = floor(scale * v), of non-negative components (BoC, section III-A;
     Amato et al., Large-scale Instance-level Image Retrieval, IP&M 2019).
 
-    Frequencies cannot be negative. To encode negative components, put a ``CReLU`` before this step,
-    which converts each component to two terms, one per sign.
+    Frequencies cannot be negative. To encode negative components, precede this step with a
+    ``CReLU``, which splits each component into two terms, one per sign.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ class ScalarQuantizer(SparseStep):
         return self
 
     def transform(self, X: Any) -> sparse.csr_array:
-        """Quantize X (n, d) -> int32 csr (n, d)."""
+        """Quantize X, of shape (n, d), to an int32 CSR matrix of the same shape."""
         rows = as_rows(self._validate(X, reset=False))
         return frequencies(np.floor(rows.data.astype(np.float64) * self.scale), rows)
 

@@ -214,8 +214,8 @@ def owners_of(images: Sequence[str], groups: Sequence[str]) -> Ints:
     lost = next((group for group in groups if group not in number), None)
     if lost is not None:
         raise BocError(
-            f"a caption belongs to {lost!r}, which is not among the pictures; extract pictures "
-            "and captions together",
+            f"a caption refers to {lost!r}, but there is no such picture; extract the pictures "
+            "and the captions together",
         )
     owners = np.array([number[group] for group in groups], dtype=np.int64)
     bare = np.setdiff1d(np.arange(len(images)), owners)

@@ -118,7 +118,7 @@ def _members(file: BinaryIO, status: os.stat_result) -> Members:
         end = info.offset_data + -(-info.size // BLOCK) * BLOCK
         if info.isdir():
             continue
-        # A member may have at most 1 GB, and its name at most 4096 characters.
+        # A member may be at most 1 GB in size, and its name at most 4096 characters long.
         odd = info.issparse() or info.size > 10**9 or len(name) > 4096
         odd |= name.startswith("..") or "\0" in name
         if info.offset_data + info.size > size:

@@ -72,7 +72,7 @@ class IndexSources:
         if spec is not None:
             return plugins.encoder(spec, device)
         raise BocError(
-            f"{self.paths[0]} contains no vectors, and no encoder is given to compute them",
+            f"{self.paths[0]} contains no vectors, and no encoder was specified to compute them",
             "get an encoder with <boc model get clip>, then try again with <--encoder clip> (or "
             "with your own encoder: <--encoder KIND:FOLDER>)",
         )

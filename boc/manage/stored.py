@@ -120,7 +120,10 @@ class StoredItems:
                 f"{', '.join(sorted(self.left_out)[:10])}",
             )
         if self._backend.open(self.path).manifest != self.manifest:
-            raise BocError(f"{self.path} changed during the copy; retry while no process edits it")
+            raise BocError(
+                f"{self.path} changed while it was being copied; try again when no other process "
+                "is changing the index",
+            )
 
 
 def stored_rows(index: Engine, items: Sequence[Item]) -> Rows:

@@ -67,7 +67,7 @@ def read_network(path: Path) -> bytes:
     except OSError as error:
         check_system(path, error, EncoderError)
         raise EncoderError(
-            f"{path}: not a network ({error.strerror}); name an ONNX file",
+            f"{path}: cannot be read as a network ({error.strerror}); specify an ONNX file",
         ) from error
 
 

@@ -46,7 +46,7 @@ class Lite(nn.Module):
         self.classifier = nn.Linear(*left["_fc.weight"].T.shape)
         self.classifier.load_state_dict({key: left.pop(f"_fc.{key}") for key in ("weight", "bias")})
         if left:
-            raise ValueError(f"{len(left)} tensors are unused, such as {next(iter(left))}")
+            raise ValueError(f"{len(left)} unused tensors, including {next(iter(left))}")
 
     def forward(self, pixels: Tensor) -> Tensor:
         pixels = pixels.contiguous(memory_format=torch.channels_last)

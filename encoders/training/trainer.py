@@ -141,7 +141,8 @@ class Trainer:
         return self.config.epochs * self.steps_per_epoch
 
     def run(self) -> Iterator[TrainingProgress]:
-        """Train to the end. After each validation, the folder contains the best weights so far."""
+        """Run the training to completion. After each validation, the best weights so far are saved
+        in the folder."""
         if self._state_path.exists():
             self._restore()
         else:

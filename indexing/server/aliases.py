@@ -462,8 +462,8 @@ def _generation(
     digest: str = "",
     number: int = 0,
 ) -> Generation:
-    """Return the generation that the ``_meta`` of an index describes. Raises ManifestError for a
-    generation of another version."""
+    """Return the generation described by the ``_meta`` of an index. Raises ManifestError if its
+    format version is not supported."""
     own = _meta_of(entry)
     try:
         # Entries written by other versions are left out.

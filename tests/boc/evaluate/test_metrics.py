@@ -228,7 +228,7 @@ def test_owners_are_positions(order: list[str], spare: list[str]):
 
 
 def test_items_without_an_answer_are_refused():
-    with pytest.raises(BocError, match="a caption belongs to 'x', which is not among the pictures"):
+    with pytest.raises(BocError, match="a caption refers to 'x', but there is no such picture"):
         owners_of(["a"], ["a", "x"])
     with pytest.raises(BocError, match=r"2 pictures have no caption \(for example 'b'\)"):
         owners_of(["a", "b", "c"], ["a"])

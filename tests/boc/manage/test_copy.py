@@ -195,7 +195,7 @@ def test_copy_continues_after_an_error(
 @pytest.mark.parametrize("to", ["file:{folder}/other", "{folder}/photos.zip"])
 def test_a_source_that_changes_is_refused(at: str, tmp_path: Path, to: str):
     to = to.format(folder=tmp_path)
-    with pytest.raises(BocError, match="photos changed during the copy"):
+    with pytest.raises(BocError, match="photos changed while it was being copied"):
         copy_index(
             "photos",
             at=at,

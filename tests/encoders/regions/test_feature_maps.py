@@ -201,8 +201,8 @@ def test_missing_and_damaged_files(tmp_path: Path):
     (tmp_path / "rubbish").write_bytes(b"no network")
     for name, words in {
         "rubbish": "recreate it",
-        "nowhere": "not a network",
-        "": "not a network",
+        "nowhere": "cannot be read as a network",
+        "": "cannot be read as a network",
     }.items():
         with pytest.raises(EncoderError, match=words):
             plugins.region_source(f"onnx:{tmp_path / name}")
