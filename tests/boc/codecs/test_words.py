@@ -270,7 +270,7 @@ def test_invalid_requests(library: Path, book: Path, tmp_path: Path):
         )
     at = f"file:{library / 'index'}"
     searcher = Searcher.open("photos", at)
-    with pytest.raises(BocError, match="leave out rerank, collapse"):
+    with pytest.raises(BocError, match="omit rerank, collapse"):
         searcher.search_words(
             ["box"],
             rerank="dot",
