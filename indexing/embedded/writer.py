@@ -187,9 +187,7 @@ class EmbeddedWriter(_Writing):
             later = kind is not None and (
                 issubclass(kind, UnreachableError) or not issubclass(kind, Exception)
             )
-            if (
-                self._committed or not later
-            ):  # the load can be resumed later
+            if self._committed or not later:  # otherwise the load can be resumed
                 fs.remove(self._home / LOADING)
                 _sweep(self._home)
 
