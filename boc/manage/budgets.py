@@ -47,8 +47,8 @@ BUDGETS = (8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 160, 192, 256, 384, 
 DEEP = 4000
 """Maximum number of candidates per query."""
 EVERY = 10_010
-"""Number of candidates that stands for all items that share a term with the query. Otherwise,
-servers re-rank fewer items."""
+"""Number of candidates that means all items that share a term with the query. For smaller values,
+servers re-rank only the given number of items."""
 MOVED = 0.65
 """Fraction of the difference between two items by which a third item is shifted."""
 COPY = 0.9

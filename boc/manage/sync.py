@@ -96,7 +96,7 @@ def sync_index(
     Parameters
     ----------
     name : str
-        Name of a picture index that stores file facts.
+        Name of a picture index that stores the sizes, times and hashes of its files.
     source : path, or a sequence of paths
         Sources of the index, which are folders or archives of pictures, or a table of captions.
     at : str, default="file:boc-data"
@@ -119,8 +119,8 @@ def sync_index(
         Remove all missing items. By default, an error is raised if more than half of the pictures
         or captions in the index, or in one of several folders, are missing.
     ocr : bool, default=False
-        Recognize words in new and changed pictures, and in pictures whose words are not in the
-        index yet, which count as changed.
+        Read words in new and changed pictures, and in pictures whose words are not in the index
+        yet. Such pictures count as changed.
     device : str, default="auto"
         Device on which the encoder runs: cpu, cuda or auto.
     chunk : int, default=4096
@@ -129,8 +129,8 @@ def sync_index(
     searcher : Searcher, optional
         Searcher that has opened the index. Its encoder is reused.
     progress : bool or callable, default=False
-        If True, show progress bars, also in notebooks. A callable is called as ``progress(stage,
-        done, total)`` after each batch.
+        If True, show progress bars, also in notebooks. A callable is called after each batch as
+        ``progress(stage, done, total)``.
 
     Raises SourceError if the source is missing or empty, so that no items are removed when a disk
     is not mounted.

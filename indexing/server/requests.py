@@ -359,8 +359,8 @@ def documents(
 
 
 def first_terms(terms: TermMatrix) -> list[int | None]:
-    """Return the term with the largest frequency in each row. Ties are resolved in favor of the
-    smallest term; rows without terms give None."""
+    """Return the term with the largest frequency in each row. If several terms have this frequency,
+    return the smallest term. For rows without terms, return None."""
     sizes = np.diff(terms.indptr)
     rows = np.repeat(np.arange(len(sizes)), sizes)
     order = np.lexsort((terms.indices, -terms.data, rows))

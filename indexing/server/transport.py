@@ -157,7 +157,7 @@ class Transport:
     engine: str
     """Product name: elasticsearch or opensearch."""
     advice: str
-    """The other product, which may be the one that responds, and the address to use for it."""
+    """End of the error message for a server of another product, with the address to use instead."""
     pits: tuple[str, str]
     """URL path for points in time, and the name of the field that contains their ids."""
 
