@@ -1,10 +1,11 @@
-"""Plan searches: decide whether terms or vectors find the hits. All engines execute these plans.
+"""Plan searches by deciding whether to find hits by terms or by vectors. All engines execute these
+plans.
 
-Usually, terms find the candidates and vectors rank them. The exact alternative is to compare the
-query with all items that pass the filters. A search does so if the comparison is at least as fast,
-or if terms find too few candidates. Terms may find too few because items that pass a filter may be
-far from the query and share few terms with it. A plan never changes budgets that a user set by
-hand.
+Usually, candidates are found by terms and ranked by vectors. The exact alternative is to compare
+the query with all items that pass the filters. A search uses the exact comparison if it is at least
+as fast, or if terms find too few candidates. Terms may find too few candidates because items that
+pass a filter may be far from the query and share few terms with it. A plan never changes budgets
+that a user has set.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from boc.types import Filter, Modality, SearchRequest
 
 Way: TypeAlias = Literal["terms", "all", "fill"]
-"""Ways to find candidates: by terms; by comparing all items that pass the filters; or by both, with
-items that share a term with the query first."""
+"""Methods for finding candidates: by terms, by comparing all items that pass the filters, or by
+both, with items that share a term with the query first."""
 
 MOST = 2**31 - 1  # maximum number of items in an index
 ALL_COMPARED = "all compared: the code took no part"
@@ -32,15 +33,15 @@ QUICK = 10_000  # comparing the vectors of this many items is faster than aligni
 
 
 class Costs(NamedTuple):
-    """Costs that an engine declares.
+    """Costs declared by an engine.
 
-    In the time in which terms find candidates with a recall of 0.98, the engine can compare
+    In the time needed to find candidates by terms with a recall of 0.98, the engine can compare
     ``quick`` vector components. The engine compares at most ``window`` items, or ``patience`` times
-    as many if only a comparison returns the correct hits. A dictionary gives each query the same
-    number of terms. With a dictionary and vectors of 256 components, starting a search by terms
-    takes as long as comparing ``begin`` items, and reading ``row`` postings takes as long as
-    comparing one more item. A search has too few candidates if it has fewer than ``choice`` per hit
-    or, with filters, less than 1 / ``far`` of the usual number. If only a fraction of the items
+    as many if only a comparison returns the correct hits. With a dictionary, all queries have the
+    same number of terms. With a dictionary and vectors of 256 components, starting a search by
+    terms takes as long as comparing ``begin`` items, and reading ``row`` postings takes as long as
+    comparing one more item. A search has too few candidates if there are fewer than ``choice`` per
+    hit or, with filters, less than 1 / ``far`` of the usual number. If only a fraction of the items
     passes the filters, a query uses (1 / fraction) ** ``growth`` times as many terms.
 
     If ``compact`` is true, the engine first ranks the candidates by compact codes, then reads the
@@ -76,7 +77,7 @@ class Statistics(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Plan by which an engine finds the hits for each query in a request.
+    """Plan that specifies how an engine finds the hits for each query in a request.
 
     The engine finds ``depth`` candidates by the method ``way``, and reads the vectors of ``size``
     candidates. If fewer than ``least`` items share a term with a query, or fewer than ``share`` per
@@ -98,7 +99,7 @@ class Plan(NamedTuple):
         return self.otherwise if 0 < compared == queries else self.way
 
     def are_few(self, matching: int, n_terms: int) -> bool:
-        """Return whether so few items share a term with a query that other items may be nearer."""
+        """Return whether so few items share a term with a query that other items may be closer."""
         return matching < max(self.least, self.share * n_terms)
 
 
@@ -115,8 +116,8 @@ def postings_read(n_terms: int, depth: float, *, list_length: float, compact: bo
 
 
 def quick_items(known: Statistics, costs: Costs, n_terms: int | None, depth: int) -> int:
-    """Return how many items can be compared in the time in which ``n_terms`` terms find ``depth``
-    candidates. ``n_terms`` is None if queries vary in length."""
+    """Return the number of items that can be compared in the time needed to find ``depth``
+    candidates by ``n_terms`` terms. ``n_terms`` is None if queries vary in length."""
     if n_terms is None or not costs.row:
         return min(costs.quick // known.dim, costs.window)
     cost = postings_read(n_terms, depth, list_length=known.list_length, compact=costs.compact)
@@ -175,9 +176,9 @@ def _plan(
 
 
 def nearest(request: SearchRequest, recall: object) -> SearchRequest:
-    """Return the request that finds the items whose concept sets an alignment compares: the
-    candidates with the nearest vectors. If the budgets were chosen for a vector ``recall``, at most
-    ``ALIGNED`` items per hit are compared."""
+    """Return the request that finds the items whose concept sets are compared by an alignment,
+    which are the candidates with the nearest vectors. If the budgets were chosen for a vector
+    ``recall``, at most ``ALIGNED`` items per hit are compared."""
     rescore = request.rescore
     assert rescore is not None
     k = request.k
@@ -187,9 +188,9 @@ def nearest(request: SearchRequest, recall: object) -> SearchRequest:
 
 
 def vectors_read(depth: int, k: int, read: int = FOLDER.read) -> int:
-    """Return the number of candidates whose vectors are read for k hits after compact codes have
-    ranked the candidates. This is a twentieth of the candidates, but at least ``read`` for lists of
-    up to a page, and at least five per hit for longer lists."""
+    """Return the number of candidates whose vectors are read to find k hits, after the candidates
+    have been ranked by compact codes. This is a twentieth of the candidates, but at least ``read``
+    for lists of up to a page, and at least five per hit for longer lists."""
     least = 5 * k if k > PAGE else read
     return min(depth, max(least, math.ceil(0.05 * depth)))
 
@@ -213,8 +214,8 @@ def usual_way(
 
 
 def least_items(index: Engine) -> int:
-    """Return the number of items that can always be compared faster than terms find candidates,
-    whichever budgets apply."""
+    """Return the number of items that can be compared in less time than it takes to find candidates
+    by terms, whichever budgets are used."""
     known = Statistics(0, 0, 0, index.manifest.identity.dim)
     return quick_items(known, index.costs, 0, 0)
 
@@ -222,9 +223,9 @@ def least_items(index: Engine) -> int:
 def candidates(k: int, rm: float, *, planned: bool, by_vectors: bool = True) -> int:
     """Return the number of candidates for k hits, with ``rm`` candidates per hit.
 
-    Unless a user set the budgets by hand, all lists of up to a page have the same candidates, so
-    that a longer list starts with the hits of a shorter list. A search by vectors uses the number
-    of candidates for which recall was measured. An alignment uses the number for a page."""
+    Unless a user has set the budgets, all lists of up to a page have the same candidates, so that a
+    longer list starts with the same hits as a shorter list. A search by vectors uses the number of
+    candidates for which recall was measured. An alignment uses the number for a full page."""
     if not planned or k > PAGE:
         return min(math.ceil(rm * k), MOST)
     measured = rm * (MEASURED if by_vectors else PAGE)
@@ -232,8 +233,8 @@ def candidates(k: int, rm: float, *, planned: bool, by_vectors: bool = True) -> 
 
 
 def pages(k: int) -> list[int]:
-    """Return the lengths of the lists from which a list of k hits is built: first a page, then
-    twice the previous length."""
+    """Return the lengths of the lists from which a list of k hits is built. The first list is one
+    page long, and each list is twice as long as the previous list."""
     sizes = [PAGE]
     while sizes[-1] < k:
         sizes.append(2 * sizes[-1])

@@ -1,12 +1,12 @@
-"""Choose the budgets of a dictionary index: the cheapest budgets that find the target share of the
-exact nearest items.
+"""Choose the budgets of a dictionary index. These are the cheapest budgets with which searches find
+the target percentage of the exact nearest items.
 
-Budgets are chosen after the load, with realistic queries. Captions in the index search for its
-pictures. Pictures search for its captions, which have separate budgets. Without captions, the
-queries are sentences if an encoder is available. Otherwise they are items, each moved by a fraction
-of the difference between two other items. An item is easier to find by another item than by a
-sentence, because the near copies of the other item come first. Therefore moved items search for the
-nearest items twice, with and without near copies.
+Budgets are chosen after the load, using realistic queries. To find pictures, the queries are
+captions from the index. To find captions, which have separate budgets, the queries are pictures. If
+the index has no captions, the queries are sentences if an encoder is available. Otherwise, the
+queries are items, each shifted by a fraction of the difference between two other items. Items are
+easier to find with other items than with sentences, because the near-duplicates of a query item
+rank first. Therefore, recall for shifted items is measured twice, with and without near-duplicates.
 """
 
 from __future__ import annotations
@@ -35,34 +35,35 @@ from boc.types import Embeddings, Modality, SearchRequest
 from boc.vectors import Floats, Ints, unit_rows
 
 RECALL = 0.98
-HITS = 10  # number of hits over which recall is measured
+HITS = 10  # number of hits at which recall is measured
 
 ASKED = ("captions", "pictures")
-"""Kinds of queries that are items of the index and search for items of the other modality."""
+"""Kinds of queries that are items of the index and are used to find items of the other modality."""
 FEWEST = 20
-"""Smallest number of items that serve as queries."""
+"""Minimum number of items used as queries."""
 
 BUDGETS = (8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 160, 192, 256, 384, 512)
 """Numbers of terms per query to try."""
 DEEP = 4000
-"""Largest number of candidates per query."""
+"""Maximum number of candidates per query."""
 EVERY = 10_010
-"""Number of candidates that represents all items that share a term; a server otherwise re-ranks
-fewer."""
+"""Number of candidates that means all items that share a term with the query. For smaller values,
+servers re-rank only the given number of items."""
 MOVED = 0.65
-"""Share of the difference between two items by which a third item is moved."""
+"""Fraction of the difference between two items by which a third item is shifted."""
 COPY = 0.9
-"""Smallest cosine between an item and a near copy of it."""
+"""Minimum cosine between an item and its near-duplicates."""
 COPIES = 50
-"""Largest number of near copies of an item that a query passes over to find other items."""
+"""Maximum number of near-duplicates of an item that are skipped to measure how well a query finds
+other items."""
 LAST = 0.01
-"""Largest part of the recall to give up, if it costs more than ``START`` postings and more than 0.4
-times as much as the rest of the recall."""
+"""Maximum loss in recall that is accepted if the lost recall would cost more than ``START``
+postings and more than 0.4 times as much as the rest of the recall."""
 START = 3200
-"""Cost of a search beside its terms and candidates, in postings."""
+"""Fixed cost of a search, in addition to its terms and candidates, in postings."""
 EASIER = 1.5
-"""Factor by which captions of an index miss fewer pictures than sentences that its encoder never
-saw."""
+"""Factor by which captions from the index miss fewer pictures than sentences that the encoder has
+never seen."""
 
 
 def promise(
@@ -71,8 +72,8 @@ def promise(
     rm: float | None,
     codec: SurrogateCodec,
 ) -> dict[str, Any]:
-    """Return the manifest entry of an index whose budgets are still to be chosen; return an empty
-    entry if budgets were set by hand."""
+    """Return the manifest entry for an index whose budgets have not been chosen yet. Return an
+    empty entry if the user has set the budgets."""
     if recall is not None and not 0 < recall < 1:
         raise BocError(f"recall must be between 0 and 1, got {recall:g}; the default is 0.98")
     by_hand = rm is not None or not isinstance(code, Code) or code.query_z is not None
@@ -92,9 +93,10 @@ def choose_budgets(
     source: VectorSource,
     encoder: Callable[[], Encoder] | None = None,
 ) -> None:
-    """Choose the budgets of a loaded index with a target recall, and store them in its manifest.
+    """Choose the budgets of a loaded index that has a target recall, and store the budgets in the
+    manifest.
 
-    ``source`` provides the vectors of its items; ``encoder`` encodes sentences as queries if the
+    ``source`` provides the vectors of the items. ``encoder`` encodes sentences as queries if the
     index has no captions.
     """
     backend = plugins.backend(at)
@@ -105,13 +107,13 @@ def choose_budgets(
     searcher = Searcher(index)
     budgets = {}
     chosen = {"target": promised, "items": sum(counts.values())}
-    # A server that scores terms is slower, so it answers fewer queries.
+    # Servers that score terms are slower, so use fewer queries.
     most = 80 if 0 < index.costs.unscored < math.inf else 400
 
     def choose(find: Modality) -> tuple[int, float, dict[str, float], _Sample]:
         sample = _sample_queries(index, source, find, encoder, most)
         aim = 1 - (1 - promised) / EASIER if sample.kind in ASKED else promised
-        # Compact codes hardly tell near copies apart.
+        # Compact codes can barely distinguish near-duplicates.
         if sample.copies > HITS:
             chosen["read"] = HITS * sample.copies
             index.costs = index.costs._replace(read=HITS * sample.copies)
@@ -126,8 +128,8 @@ def choose_budgets(
         budgets = {"rm": rm, "codec": with_query_z(index.manifest.codec, query_z)}
         known = index.statistics(find)
         quick = quick_items(known, index.costs, query_z, candidates(HITS, rm, planned=True))
-        # An exhaustive comparison can meet a recall target that term search cannot. It is chosen if
-        # it does not take much longer. A server plans without this entry.
+        # An exhaustive comparison can reach a target recall that a search by terms cannot reach.
+        # Choose it if it does not take much longer. Servers do not use this entry for planning.
         if index.costs.row and figures["high"] < promised and known.passing < 4 * quick:
             chosen["whole"] = True
         chosen |= {**figures, "queries": len(sample.queries), "source": sample.kind}
@@ -136,9 +138,9 @@ def choose_budgets(
 
 
 def renew_measurements(name: str, at: str) -> None:
-    """Measure the usual cosines of an edited index again, and choose its budgets again, if it has
-    grown by a quarter since the last measurement. Budgets are also chosen when searches begin to
-    use them."""
+    """Measure the usual cosines and choose the budgets again if an edited index has grown by a
+    quarter since the last measurement. Budgets are also chosen when the index becomes large enough
+    for searches to use them."""
     backend = plugins.backend(at)
     stored = StoredItems(backend, name)
     manifest = stored.manifest
@@ -154,9 +156,10 @@ def renew_measurements(name: str, at: str) -> None:
 
 
 class _Sample(NamedTuple):
-    """Queries of one ``kind``, with one or two truths: the ids of the exact nearest items of each
-    query. The harder truth comes first; ``skipped`` hits may precede its items. Half of the items
-    have at least as many near ``copies``, themselves included."""
+    """Queries of one ``kind``, with one or two ground truths, each of which contains the ids of the
+    exact nearest items for each query. The harder ground truth is listed first, and up to
+    ``skipped`` other hits may rank before its items. ``copies`` is the median number of
+    near-duplicates of an item, including the item itself."""
 
     kind: str
     queries: Embeddings
@@ -165,10 +168,10 @@ class _Sample(NamedTuple):
     copies: int = 1
 
     def ranks(self, order: NDArray[np.object_]) -> Ints:
-        """Return the ranks of the true items in ``order`` (queries, hits), as an array (truths,
-        queries, HITS).
+        """Return the ranks of the true nearest items in ``order`` (queries, hits), as an array
+        (truths, queries, HITS).
 
-        A true item that is not in ``order`` ranks after all hits. If fewer items exist, the
+        Items that are not in ``order`` rank after all hits. If fewer than HITS items exist, the
         remaining entries rank before all hits.
         """
         ranks = np.full((len(self.truths), len(order), HITS), -1)
@@ -199,14 +202,14 @@ def _sample_queries(
     rows = unit_rows(index.vectors(index.sample(3 * most, find)).astype(np.float32))
     n = len(rows) // 3
     items = rows[0 : 3 * n : 3]
-    # Neighbouring items of an index may be alike.
+    # Adjacent items in an index may be similar.
     difference = rows[1 : 3 * n : 3] - np.roll(rows[2 : 3 * n : 3], n // 2, axis=0)
     queries = unit_rows(items + MOVED * difference)
     return _sample_of("moved items", source, find, queries, items)
 
 
 class _Nearest:
-    """Collects the ids of the best items of each query, from several batches of items."""
+    """Collect the ids of the best items for each query from several batches of items."""
 
     def __init__(self, queries: int) -> None:
         self._scores = np.full((queries, HITS), -np.inf, np.float32)
@@ -235,8 +238,9 @@ def _sample_of(
     queries: Floats,
     moved: Floats | None = None,
 ) -> _Sample:
-    """Return queries (q, d) with their truths. There is one truth, or two if the queries are the
-    items ``moved`` (q, d) after their move; then near copies count in the second truth only."""
+    """Return queries (q, d) with their ground truths. There is one ground truth, or two if the
+    queries are shifted items. ``moved`` (q, d) contains these items before the shift, and only the
+    second ground truth includes near-duplicates."""
     near = _Nearest(len(queries))
     apart = _Nearest(len(queries))
     copies = np.zeros(len(queries), np.int64)
@@ -253,7 +257,7 @@ def _sample_of(
     embeddings = Embeddings("image" if kind == ASKED[1] else "text", queries)
     if moved is None:
         return _Sample(kind, embeddings, [near.truth()])
-    # If more copies exist, they hide all items farther away, also from users.
+    # If there are more near-duplicates, they hide all items that are farther away, also from users.
     few = copies <= COPIES
     truth = [row if each else [] for row, each in zip(apart.truth(), few, strict=True)]
     skipped = int(copies[few].max(initial=0))
@@ -261,8 +265,8 @@ def _sample_of(
 
 
 class _Tuner:
-    """Chooses how many terms and how many candidates a query has. It sets the budgets of the codec
-    of ``searcher``."""
+    """Choose the number of terms and candidates per query. This class changes the budgets in the
+    codec of ``searcher``."""
 
     def __init__(self, searcher: Searcher, find: Modality, sample: _Sample) -> None:
         index = searcher.index
@@ -273,14 +277,15 @@ class _Tuner:
         self.budgets = [each for each in BUDGETS if each < n_terms] or [1]
         self.depth = min(DEEP, index.manifest.items[find])
         self.ranks = lru_cache(None)(self.rank_truth)
-        # For moved items, the harder truth is harder to reach than for sentences.
+        # For shifted items, the harder ground truth is harder to find than for sentences.
         self.bound = "low" if len(sample.truths) == 1 else "measured"
         list_length = index.manifest.postings / n_terms
         self.cost = partial(postings_read, list_length=list_length, compact=index.costs.compact)
 
     def choose(self, target: float) -> tuple[int, float, dict[str, float]]:
-        """Return the number of terms, the candidates per hit and the recall of the cheapest budgets
-        that reach ``target``, or come close to it if reaching it takes much longer."""
+        """Return the number of terms, the number of candidates per hit and the recall for the
+        cheapest budgets that reach ``target``, or that come close to it if reaching it takes much
+        longer."""
         if math.isinf(self.searcher.index.costs.unscored):
             return self.choose_terms(target)
         chosen = self.cheapest(target - LAST) or (self.budgets[-1], self.depth)
@@ -293,7 +298,7 @@ class _Tuner:
             reached = figures[self.bound]
             if reached >= target:
                 break
-            # Compact codes lose some candidates, so the next try aims at fewer misses.
+            # Compact codes lose some candidates, so aim for fewer misses in the next attempt.
             aim = 1 - (1 - aim) * (1 - target) / (1 - reached)
             better = self.cheapest(min(aim, 0.9995), most)
             if better is None or better == chosen:
@@ -302,9 +307,9 @@ class _Tuner:
         return chosen[0], float(math.ceil(chosen[1] / HITS)), figures
 
     def choose_terms(self, target: float) -> tuple[int, float, dict[str, float]]:
-        """Choose the fewest terms if all items that share a term are compared: searches reach
-        ``target``, or come close to the recall with the most terms. Returns the same values as
-        ``choose``."""
+        """Choose the minimum number of terms when all items that share a term are compared. With
+        this number, searches reach ``target`` or come close to the recall for the maximum number of
+        terms. Returns the same values as ``choose``."""
         measure = lru_cache(None)(lambda query_z: self.measure(query_z, EVERY))
         wanted = min(target, measure(self.budgets[-1])[self.bound] - LAST)
         least = bisect_left(self.budgets, wanted, key=lambda each: measure(each)[self.bound])
@@ -312,9 +317,9 @@ class _Tuner:
         return query_z, 300.0, measure(query_z)
 
     def cheapest(self, aim: float, most: float = math.inf) -> tuple[int, int] | None:
-        """Return the numbers of terms and candidates with the lowest cost, below ``most``, at which
-        the candidates include a share ``aim`` of the true items. Returns None if no budgets reach
-        this share."""
+        """Return the numbers of terms and candidates with the lowest cost, below ``most``, for
+        which the candidates include a fraction ``aim`` of the true nearest items. Returns None if
+        this fraction cannot be reached."""
         best = None
         for query_z in self.budgets:
             if self.cost(query_z, HITS) >= most:
@@ -328,7 +333,7 @@ class _Tuner:
         return best
 
     def rank_truth(self, query_z: int) -> Ints:
-        """Return the ranks of the true items in a search with ``query_z`` terms."""
+        """Return the ranks of the true nearest items in searches with ``query_z`` terms."""
         terms = self.set_terms(query_z).encode_queries(self.sample.queries)
         order, _ = self.searcher.index.rank(SearchRequest(terms, self.depth, self.find))
         return self.sample.ranks(order)
@@ -338,9 +343,9 @@ class _Tuner:
         return codec.set_budgets(codec.steps[-1].get_params()["z"], query_z)
 
     def measure(self, query_z: int, candidates: int) -> dict[str, float]:
-        """Return the recall of searches with these budgets: its mean over queries for the harder
-        truth (``measured``), and the bounds ``low`` and ``high`` of the 95 % confidence intervals
-        (normal approximation) for all truths."""
+        """Return the recall of searches with these budgets. ``measured`` is the mean over all
+        queries for the harder ground truth. ``low`` and ``high`` are the bounds of the 95%
+        confidence intervals (normal approximation) over all ground truths."""
         self.set_terms(query_z)
         recalls = np.empty((len(self.sample.truths), len(self.sample.queries)))
         for number, k in enumerate((HITS + self.sample.skipped, HITS)[-len(recalls) :]):

@@ -1,4 +1,4 @@
-"""Bring an index in line with the pictures and captions from which it was made.
+"""Update an index to match the pictures and captions that it was built from.
 
 New and changed items are encoded, moved items keep their vectors, and missing items are removed.
 """
@@ -45,11 +45,11 @@ class SyncReport:
     """Result of a sync: the numbers of items added, changed, moved, removed and left unchanged.
 
     ``encoded`` is the number of encoded items. ``missing`` is the number of items that are not in
-    the source but were kept, either by ``keep_missing`` or because their folders are away.
-    ``failed`` lists pairs (id, reason) of pictures that could not be read now. ``unreadable`` lists
-    the ids of pictures without a file, and of pictures that could not be read earlier and have not
-    changed since. ``away`` maps each folder that is gone or empty as a whole to the number of
-    pictures kept from it.
+    the source but were kept, either because of ``keep_missing`` or because their folders are not
+    available. ``failed`` contains pairs (id, reason) for pictures that could not be read in this
+    sync. ``unreadable`` contains the ids of pictures without a file, and of pictures that could not
+    be read earlier and have not changed since. ``away`` maps each folder that is missing or
+    completely empty to the number of pictures kept from this folder.
     """
 
     added: int = 0
@@ -65,7 +65,7 @@ class SyncReport:
 
     @property
     def up_to_date(self) -> bool:
-        """Return whether the sync changed nothing."""
+        """Return whether the index was already up to date."""
         return not (self.added or self.changed or self.moved or self.removed)
 
 
@@ -86,59 +86,61 @@ def sync_index(
     searcher: Searcher | None = None,
     progress: bool | Progress = False,
 ) -> SyncReport:
-    """Bring the index ``name`` in line with ``source``. If the process is killed, the same call
-    continues.
+    """Update the index ``name`` to match ``source``. If the process is killed, the same call
+    resumes the sync.
 
-    Files are compared by size and modification time, and by a hash of their contents if these
-    differ. Pictures that could not be read are skipped until they change. The encoder and the code
-    of the index are used.
+    Files are compared by size and modification time and, if these differ, by a hash of their
+    contents. Pictures that could not be read are skipped until their files change. The encoder and
+    the code of the index are used.
 
     Parameters
     ----------
     name : str
-        Name of an index of pictures that stores the facts of their files.
+        Name of a picture index that stores the sizes, times and hashes of its files.
     source : path, or a sequence of paths
-        Sources of the index: folders or archives of pictures, or a table of captions.
+        Sources of the index, which are folders or archives of pictures, or a table of captions.
     at : str, default="file:boc-data"
         Address of the back end.
     encoder : str, optional
-        Encoder of the index, if it has moved; loaded only if there are items to encode.
+        Encoder of the index, if the encoder has moved. It is loaded only if there are items to
+        encode.
     metadata : Metadata or path of a CSV, optional
-        Metadata of the items; default: their metadata in the index.
+        Metadata of the items. By default, the metadata in the index are kept.
     images : path, optional
         As in ``build_index``.
     exclude : sequence of str, optional
-        As in ``build_index``; default: the patterns of the index.
+        As in ``build_index``. By default, the patterns stored in the index are used.
     keep_missing : bool, optional
-        True: keep items whose pictures or captions are not in the source; some of several folders
-        may be gone. False: remove them. Default: remove them, but keep the pictures of folders that
-        are gone or empty as a whole, or that contain no file on the device of these pictures: a
-        disk may not be mounted.
+        If True, keep items whose pictures or captions are not in the source; if there are several
+        folders, some of them may be missing. If False, remove these items. By default, remove them,
+        but keep the pictures from folders that are missing or completely empty, or that contain no
+        files on the device of these pictures, because a disk may not be mounted.
     remove_many : bool, default=False
-        Remove missing items of all folders, instead of raising an error if they are more than half
-        of the pictures or captions of the index, or of one of several folders.
+        Remove all missing items. By default, an error is raised if more than half of the pictures
+        or captions in the index, or in one of several folders, are missing.
     ocr : bool, default=False
-        Read the words inside new and changed pictures, and inside pictures whose words the index
-        does not hold yet; the latter count as changed.
+        Read words in new and changed pictures, and in pictures whose words are not in the index
+        yet. Such pictures count as changed.
     device : str, default="auto"
-        Device that the encoder runs on: cpu, cuda, or auto.
+        Device on which the encoder runs: cpu, cuda or auto.
     chunk : int, default=4096
-        Number of items encoded per commit; a killed sync loses at most one commit.
+        Number of items to encode per commit. If a sync is killed, at most this many encoded items
+        are lost.
     searcher : Searcher, optional
-        Searcher that has the index open; its encoder is reused.
+        Searcher that has opened the index. Its encoder is reused.
     progress : bool or callable, default=False
-        True shows progress bars, also in notebooks; a callable is called as
-        ``progress(stage, done, total)`` after each batch.
+        If True, show progress bars, also in notebooks. A callable is called after each batch as
+        ``progress(stage, done, total)``.
 
-    Raises SourceError if the source is missing or empty, so that nothing is removed when a disk is
-    not mounted.
+    Raises SourceError if the source is missing or empty, so that no items are removed when a disk
+    is not mounted.
     """
     paths = paths_of(source)
     table = Metadata.of_option(metadata)
     if searcher is None:
         searcher = Searcher.open(name, at, encoder=encoder, device=device)
         if encoder is not None and encoder != searcher.index.manifest.identity.spec:
-            _ = searcher.encoder  # raises EncoderError for another encoder
+            _ = searcher.encoder  # raises EncoderError if the encoder is a different one
     manifest = searcher.index.manifest
     patterns = [*(manifest.exclude if exclude is None else exclude)]
     items = open_sources(paths, images, patterns, detachable=bool(keep_missing))
@@ -179,8 +181,8 @@ def sync_index(
     if keep_missing:
         gone = []
 
-    # Pictures and captions are counted separately, since the captions in a table stay when a disk
-    # is gone. Several folders are also counted separately.
+    # Count pictures and captions separately, because the captions in a table remain when a disk is
+    # not mounted. Also count each of several folders separately.
     def part(key: str) -> tuple[str, str]:
         what = {"image": "pictures", "text": "captions"}[changes.stored[key].modality]
         return what, key.partition("/")[0] if paths[1:] else name
@@ -226,11 +228,11 @@ def _apply(
     progress: Progress,
     chunk: int,
 ) -> SyncReport:
-    """Commit the changes of an index, in as many commits as there are chunks to encode.
+    """Commit the changes to an index, with one commit for each chunk of items to encode.
 
-    ``removed`` holds the vectors of pictures that come back. ``gone`` are the ids of the items to
-    remove, ``notes`` the manifest entries that a sync writes. ``encode`` makes a feature file from
-    items, as ``encoded`` does.
+    ``removed`` contains the vectors of pictures that were removed earlier and have reappeared.
+    ``gone`` contains the ids of the items to remove, and ``notes`` contains the manifest entries
+    that the sync writes. ``encode`` creates a feature file from items, like ``encoded``.
     """
     backend = plugins.backend(at)
     index = searcher.index
@@ -246,7 +248,7 @@ def _apply(
             leaving += changes.vacated
         if stop == len(changes.new):
             leaving += gone
-        # An index with all items may still need a commit.
+        # Even if all items are up to date, the manifest may need a commit.
         outdated = any(getattr(index.manifest, key) != value for key, value in notes.items())
         if not (start < stop or rewritten or leaving or outdated or index.is_unfinished):
             break
@@ -305,11 +307,11 @@ def _rewrite(
     changes: Changes,
     progress: Progress,
 ) -> None:
-    """Write items whose vectors are known, with their new ids, paths and metadata. The vectors of
-    donors that the index does not hold come from ``removed``.
+    """Write items with known vectors, and their new ids, paths and metadata. Vectors of donors that
+    are not in the index are read from ``removed``.
 
-    A back end that edits in place must not overwrite a vector that is still needed. So rows of
-    items that are themselves replaced are read first, all at once.
+    A back end that edits in place must not overwrite a vector that is still needed. Therefore, the
+    rows of all items that will be replaced are read first.
     """
     replaced = {reuse.item.id for reuse in rewritten}
     first: list[Reuse] = []

@@ -1,8 +1,8 @@
-"""Search an index of the embedded engine, memory-mapped from its folder.
+"""Search a memory-mapped index of the embedded engine.
 
-An index is stored in ``DIR/NAME``; see ``commits.py``. Its rows are in immutable segments. Edits
-write new segments and tombstones, and one rename publishes them. If a process dies, the last commit
-stays intact; a reader keeps the commit that it opened.
+An index is stored in ``DIR/NAME``; see ``commits.py``. Rows are stored in immutable segments. Edits
+write new segments and tombstones, which are published by a single rename. If a process dies, the
+last commit stays intact. Readers keep using the commit that they opened.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from .npy_files import DAMAGED
 from .ranking import Ranking, best_of
 from .segment import Segment, side_by_side
 
-# smallest number of items with compact codes; fewer vectors fit into the cache
+# Minimum number of items for using compact codes. The vectors of fewer items fit into the cache.
 LEAST = 20_000
 
 P = ParamSpec("P")
@@ -59,12 +59,12 @@ PARTS = {
     "concepts": "concepts",
     "concept": "concepts",
 }
-"""Part of the index to which a file belongs, by the first word of the file name."""
+"""Part of the index to which a file belongs, keyed by the first word of the file name."""
 
 
 def _refusing(method: Callable[P, T]) -> Callable[P, T]:
-    """Decorate an index method so that the files are checked if arrays do not match each other,
-    before the index is reported as damaged. Forged files can have correct digests."""
+    """Decorate an index method so that, if arrays are inconsistent, the files are checked before
+    the index is reported as damaged. Forged files can have correct digests."""
 
     @wraps(method)
     def call(*given: P.args, **options: P.kwargs) -> T:
@@ -79,7 +79,7 @@ def _refusing(method: Callable[P, T]) -> Callable[P, T]:
 
 
 class EmbeddedEngine:
-    """Search a memory-mapped index as of the commit that was current when the index was opened."""
+    """Search a memory-mapped index as it was when it was opened."""
 
     exact_vectors = True
     searches_words = True
@@ -101,9 +101,9 @@ class EmbeddedEngine:
             self.costs = self.costs._replace(begin=MOST)
         parts = opened.parts
         dim = self.manifest.identity.dim
-        # Cached filter masks take at most 32 MiB, or 16 sets of filters.
+        # Cache filter masks up to a total of 32 MiB, but for at least 16 sets of filters.
         cached = max(16, (1 << 25) // (1 + sum(len(part.segment) for part in parts)))
-        # A function that refers to self would keep the files open for a long time.
+        # A function that refers to ``self`` would keep the files open for a long time.
         self._ranking = lru_cache(cached)(
             lambda modality, filters: Ranking(
                 parts,
@@ -133,7 +133,7 @@ class EmbeddedEngine:
         return self.damaged_files()
 
     def arrays(self) -> dict[str, Array]:
-        """Return the arrays of the codec, whose digests were verified when the index was opened."""
+        """Return the arrays of the codec. Their digests were verified when the index was opened."""
         return self._arrays
 
     @_refusing
@@ -271,8 +271,8 @@ class EmbeddedEngine:
 
     @_refusing
     def passing(self, modality: Modality, filters: Sequence[Filter], most: int) -> set[str]:
-        """Return ids of items that pass all filters, including at least the ``most`` smallest
-        ids."""
+        """Return the ids of items that pass all filters, including at least the first ``most`` ids
+        in sorted order."""
         chosen = self._ranking(modality, tuple(filters)).passing_rows()
         pairs = zip(self._parts, chosen, strict=True)
         return set().union(*(part.segment.ids(rows[:most]) for part, rows in pairs))
@@ -315,13 +315,13 @@ class EmbeddedEngine:
         return counts
 
     def damaged_files(self) -> list[str]:
-        """Return the names of files whose content has changed. All files are read."""
+        """Read all files, and return the names of files whose contents have changed."""
         return commits.damage(self._home, self._commit.files)
 
 
 def _compact_code(opened: Snapshot) -> CompactCode | None:
-    """Return the code by which candidates are ranked before their vectors are read, or None if the
-    index is small or if a segment has no compact codes."""
+    """Return the code used to rank candidates before their vectors are read, or None if the index
+    is small or a segment has no compact codes."""
     parts = [part for part in opened.parts if len(part.segment)]
     if sum(map(len, parts)) < LEAST or any(part.segment.compact is None for part in parts):
         return None

@@ -1,4 +1,4 @@
-"""Represent the parts of an index: segments with their tombstones."""
+"""Represent the parts of an index, which are segments with their tombstones."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ from .segment import Segment, load
 
 T = TypeVar("T")
 Located: TypeAlias = "tuple[LiveSegment, Ints, Ints]"
-"""Part that contains some of the ids in a list, with the positions of these ids in the list and
+"""Part that contains some of the ids in a list, with the positions of these ids in the list, and
 their rows."""
 
 
@@ -41,12 +41,12 @@ class LiveSegment:
         return len(self.segment) if self.live is None else int(np.count_nonzero(self.live))
 
     def find(self, key: str) -> int | None:
-        """Return the live row of an id, or None if there is no such row."""
+        """Return the live row with an id, or None if there is no such row."""
         row = self.segment.find(key)
         return row if row is not None and (self.live is None or self.live[row]) else None
 
     def remove(self, key: str) -> bool:
-        """Mark the row of an id as deleted, and return whether a live row existed."""
+        """Mark the row with an id as deleted, and return whether a live row existed."""
         row = self.find(key)
         if row is None:
             return False
@@ -62,7 +62,7 @@ class LiveSegment:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Snapshot of an index. The parts stay valid even if files are removed."""
+    """Snapshot of an index. The parts remain valid even if files are removed."""
 
     manifest: Manifest
     arrays: dict[str, Array]
@@ -74,8 +74,8 @@ def open_current(home: Path, *, scattered: bool = False) -> Snapshot:
     """Open the current commit in ``home``. Raises ManifestError with the name of the file if a file
     is missing, damaged or in another format.
 
-    ``scattered`` advises the system to expect random access to the vectors, as in searches, instead
-    of sequential access.
+    ``scattered`` tells the operating system to expect random access to the vectors, as in searches,
+    instead of sequential access.
     """
     _, commit = commits.read_current(home)
     commits.check(home, commit)
@@ -125,8 +125,8 @@ def masks_of(
     modality: Modality | None,
     filters: Sequence[Filter],
 ) -> list[NDArray[np.uint8] | None]:
-    """Return a mask for each part that selects the live rows of this modality that pass all
-    filters, or None if all rows pass."""
+    """Return a mask for each part. A mask selects the live rows of this modality that pass all
+    filters, and is None if all rows pass."""
     masks = []
     for part in parts:
         segment = part.segment
@@ -134,7 +134,7 @@ def masks_of(
         if modality is not None and segment.counts()[modality] < len(segment):
             marks.append((segment.modality == MODALITIES.index(modality)).view(np.uint8))
         for condition in filters:
-            # In a segment whose items have no metadata, only != is true.
+            # If the items in a segment have no metadata, only != is true.
             passed = np.full(len(segment), condition.op == "!=")
             if condition.ids:
                 rows = [row for key in condition.ids if (row := part.find(key)) is not None]
@@ -152,8 +152,8 @@ def read(
     rows: Ints,
     of: Callable[[Segment, Ints], list[T]],
 ) -> list[T]:
-    """Return the values that ``of`` reads from ``rows`` (m,) in the parts with these ``numbers``
-    (m,), in the same order."""
+    """Read values with ``of`` from ``rows`` (m,) of the parts with these ``numbers`` (m,), and
+    return the values in the same order."""
     if len(parts) == 1:
         return of(parts[0].segment, rows)
     values = np.empty(len(rows), object)
@@ -165,7 +165,7 @@ def read(
 
 
 def owner(parts: Sequence[LiveSegment], key: str) -> tuple[LiveSegment, int]:
-    """Return the part that contains an id, and the row of the id in this part. Raises KeyError if
+    """Return the part that contains an id, and the row with the id in this part. Raises KeyError if
     the id is unknown."""
     for part in parts:
         row = part.find(key)
@@ -187,7 +187,7 @@ def locate(parts: Sequence[LiveSegment], ids: Sequence[str]) -> list[Located]:
 
 
 def list_entries(home: Path, parts: Sequence[LiveSegment]) -> tuple[list[SegmentEntry], Files]:
-    """Return the commit entries of stored parts, and their files, including new tombstone files."""
+    """Return the commit entries and files of stored parts, including new tombstone files."""
     entries = []
     files: Files = {}
     for part in parts:

@@ -1,9 +1,9 @@
 """Store posting lists in blocks of rows, and score a query over them.
 
-Rows are split into B blocks of 65,536, so that a list has 16-bit rows and the scores of a block
-stay in the cache while all lists of a query are added to them (term-at-a-time evaluation). The
-postings of a term are contiguous, block by block. ``kernel.py`` does the search; if the kernel was
-not built, or a score may reach 2**32, numpy does the same.
+Rows are split into B blocks of 65,536 rows, so that lists can store 16-bit row numbers and the
+scores of a block stay in the cache while all lists of a query are added to them (term-at-a-time
+evaluation). The postings of a term are contiguous, block by block. Searches use ``kernel.py``. If
+the kernel was not built, or if a score may reach 2**32, NumPy code produces the same results.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ FREQUENCIES = (np.uint8, np.uint16, np.int32)
 class Postings:
     """Term frequencies of n rows over V terms, grouped by term.
 
-    ``starts`` is uint32 (V * B + 1,): the list of term j in block b is ``[starts[j * B + b],
-    starts[j * B + b + 1])``. ``rows`` is uint16 (P,), row - 65,536 b, ascending within a list.
-    ``frequencies`` is (P,), of the smallest type among uint8, uint16 and int32 that fits the
-    largest frequency; it is (0,) if all frequencies are 1. The arrays may be memory maps. Raises
-    ValueError if they are inconsistent, here or when a damaged list is read.
+    ``starts`` is uint32 (V * B + 1,), and the list of term j in block b is ``[starts[j * B + b],
+    starts[j * B + b + 1])``. ``rows`` is uint16 (P,) and contains row - 65,536 b, ascending within
+    a list. ``frequencies`` is (P,), of the smallest type among uint8, uint16 and int32 that fits
+    the maximum frequency, or (0,) if all frequencies are 1. The arrays may be memory maps. Raises
+    ValueError if the arrays are inconsistent, either here or when a damaged list is read.
     """
 
     starts: NDArray[np.uint32]
@@ -70,8 +70,8 @@ class Postings:
 
     @classmethod
     def from_matrix(cls, terms: TermMatrix) -> Postings:
-        """Build the postings of a term matrix (n, V). Raises BackendError if it has 2**32
-        values."""
+        """Build postings from a term matrix (n, V). Raises BackendError if the matrix has 2**32 or
+        more values."""
         n, n_terms = terms.shape
         if terms.nnz >= 1 << 32:
             raise BackendError(
@@ -102,13 +102,13 @@ class Postings:
 
     @cached_property
     def arrays(self) -> tuple[Array, ...]:
-        """Return the arrays for the kernel. The last array contains the maximum frequency of each
-        term, or 0 if the kernel has not computed it yet."""
+        """Return the arrays that the kernel uses. The last array contains the maximum frequency of
+        each term, or 0 if the kernel has not computed it yet."""
         return self.starts, self.rows, self.frequencies, np.zeros(self.n_terms, np.uint32)
 
     def scores(self, terms: Array, weights: Array) -> Doubles:
-        """Return the scores (n,) of all rows for one query. Scores are integers and are exact up to
-        2**53."""
+        """Return the scores (n,) of all rows for a query. Scores are integers, which are exact up
+        to 2**53."""
         if weights.min(initial=0) < 0:
             raise ValueError(f"the weights of a query must not be negative, got {weights.min()}")
         scores = np.zeros(self.n)
@@ -122,7 +122,7 @@ class Postings:
         first: int,
         last: int,
     ) -> tuple[Ints, NDArray[np.int32], NDArray[np.int32]]:
-        """Return the posting lists of the terms from ``first`` to ``last`` - 1: offsets,
+        """Return the posting lists of the terms from ``first`` to ``last`` - 1, as offsets,
         concatenated rows and concatenated frequencies."""
         bounds = self.starts[first * self.blocks : last * self.blocks + 1].astype(np.int64)
         span = slice(int(bounds[0]), int(bounds[-1]))
@@ -145,7 +145,8 @@ class Postings:
             rows = np.concatenate([self.rows[:0], *(self.rows[begin:end] for begin, end in spans)])
             listed = self._absolute(rows, ends - begins, np.array([b], np.int32))
             at = np.flatnonzero(np.isin(listed, wanted))
-            # Ends of the lists in this array. In the file, lists of other blocks are between them.
+            # Ends of the lists in this array. In the file, these lists are separated by lists of
+            # other blocks.
             lasts = np.cumsum(ends - begins)
             terms = np.searchsorted(lasts, at, side="right")
             frequencies = self._frequencies(at + (ends - lasts)[terms], len(at))
@@ -154,8 +155,8 @@ class Postings:
         return sparse.vstack(matrices, format="csr")[order]
 
     def lookup(self, chosen: Ints, among: Sequence[int]) -> TermMatrix:
-        """Return frequencies (len(chosen), V) of the terms ``among`` in the ``chosen`` rows, in the
-        given order.
+        """Return the frequencies (len(chosen), V) of the terms ``among`` in the ``chosen`` rows, in
+        the same order.
 
         Only the lists of these terms are read.
         """
@@ -191,8 +192,8 @@ class Postings:
         lengths: Ints,
         blocks: NDArray[np.int32],
     ) -> NDArray[np.int32]:
-        """Convert rows within ``blocks`` to rows of the segment. ``lengths`` contains the number of
-        rows for each block."""
+        """Convert row numbers within ``blocks`` to row numbers in the segment. ``lengths`` contains
+        the number of rows for each block."""
         if lengths.min(initial=0) < 0 or lengths.sum() != len(rows):
             raise ValueError(
                 "the postings are damaged: a list does not end where it should; rebuild the index",

@@ -1,8 +1,8 @@
-"""Rank the rows of all parts of an index for queries, as a plan (``boc/plan.py``) directs.
+"""Rank the rows in all parts of an index for queries, according to a plan (``boc/plan.py``).
 
-The native call of ``kernel.py`` finds the best rows where it applies. Everything else is done here
-step by step, with the same results: alignments, scores that count words, scores of 2**32 and more,
-and all queries if the kernel was not built.
+Where possible, the native function in ``kernel.py`` finds the best rows. The Python code in this
+module handles all other cases, with the same results: alignments, scores that include words, scores
+of 2**32 or more, and all queries if the kernel was not built.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ from .segment import Segment
 
 
 class RankedRows(NamedTuple):
-    """Best rows of one query, best first: part numbers, rows within these parts, and scores."""
+    """Best rows for a query, best first, as part numbers, rows within these parts, and scores."""
 
     parts: NDArray[np.int32]
     rows: Ints
@@ -35,7 +35,7 @@ class RankedRows(NamedTuple):
 
 
 class Ranking:
-    """Rank the rows of ``parts`` that ``masks`` select; see ``live_segments.masks_of``."""
+    """Rank the rows of ``parts`` that are selected by ``masks``; see ``live_segments.masks_of``."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Ranking:
 
     @cached_property
     def statistics(self) -> Statistics:
-        """Return the statistics from which a plan is derived."""
+        """Return the statistics on which a plan is based."""
         segments = [part.segment for part in self.parts]
         postings = sum(len(each.postings.rows) for each in segments)
         n_terms = max((each.postings.n_terms for each in segments), default=1)
@@ -61,7 +61,7 @@ class Ranking:
         return Statistics(passing, sum(map(len, segments)), postings / max(1, n_terms), self._dim)
 
     def passing_rows(self) -> list[Ints]:
-        """Return the rows of each part that the masks select, in ascending order."""
+        """Return the selected rows of each part in ascending order."""
         pairs = zip(self.parts, self.masks, strict=True)
         return [rows_of(mask, len(part.segment)) for part, mask in pairs]
 
@@ -72,8 +72,7 @@ class Ranking:
         stages: Stages | None,
         near: TopRows | None = None,
     ) -> TopRows:
-        """Return the best rows for all queries. An alignment selects only among the rows
-        ``near``."""
+        """Return the best rows for each query. Alignments choose only from the rows ``near``."""
         rescore = request.rescore
         best = None
         if rescore is None or rescore.metric == "dot":
@@ -109,7 +108,7 @@ class Ranking:
         compared = 0
         for i, best in enumerate(self._candidates(request, near)):
             if request.rescore is not None:
-                # The rows of each part, in ascending order.
+                # Rows of each part, in ascending order.
                 chosen = [
                     np.sort(best.rows[best.parts == number]) for number in range(len(self.parts))
                 ]
@@ -117,7 +116,8 @@ class Ranking:
                     found = len(best.rows)
                     few = plan.are_few(found, np.diff(request.queries.indptr)[i])
                     few = few and found < min(plan.depth, self.statistics.passing)
-                    # Too few candidates share a term with the query, while other rows pass.
+                    # Too few candidates share a term with the query, although other rows pass the
+                    # filters.
                     if few or plan.way == "all":
                         compared += 1
                         chosen = self.passing_rows()
@@ -130,8 +130,8 @@ class Ranking:
         return TopRows(width, parts, rows, scores, counts)
 
     def _candidates(self, request: SearchRequest, near: TopRows | None) -> Iterator[RankedRows]:
-        """Yield the rows ``near`` each query if they are given, otherwise the best ``request.k``
-        rows by posting lists."""
+        """Yield the rows ``near`` each query if given, otherwise the best ``request.k`` rows
+        according to the posting lists."""
         if near is None:
             plan = Plan("terms", request.k, request.k)
             best = self._kernel.best(request.queries, request.k, plan)
@@ -144,7 +144,7 @@ class Ranking:
             yield RankedRows(*near.query(i))
 
     def _score_rows(self, request: SearchRequest, i: int) -> list[RowScores]:
-        """Return the rows of each part that score above 0 for query i, and their scores."""
+        """Return the rows of each part with scores above 0 for query i, and these scores."""
         queries = request.queries
         span = slice(queries.indptr[i], queries.indptr[i + 1])
         scored = []
@@ -163,8 +163,8 @@ class Ranking:
         rescore: Rescore,
         i: int,
     ) -> RankedRows:
-        """Return the best of the ``chosen`` rows in each part, ranked by the vector or the concept
-        set of query i."""
+        """Return the best of the ``chosen`` rows of all parts, ranked by the vector or concept set
+        of query i."""
         scored = []
         for part, rows in zip(self.parts, chosen, strict=True):
             if rescore.metric == "dot":
@@ -191,10 +191,10 @@ def _arrays(segment: Segment, mask: NDArray[np.uint8] | None) -> Arrays:
 
 
 def best_of(parts: Sequence[LiveSegment], matches: Sequence[RowScores], k: int) -> RankedRows:
-    """Return the k best rows among the ``matches`` in all parts, sorted by descending score, then
-    by id.
+    """Return the k best rows from the ``matches`` in all parts, sorted by descending score, then by
+    id.
 
-    The rows of a part are already ordered by id; ids are read only to order rows of several parts.
+    The rows in a part are already sorted by id. Ids are read only to sort rows from several parts.
     """
     lengths = [len(rows) for rows, _ in matches]
     numbers = np.repeat(np.arange(len(matches), dtype=np.int32), lengths)

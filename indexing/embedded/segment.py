@@ -1,6 +1,6 @@
-"""Store some items of an index, with all their data, as immutable arrays: a segment.
+"""Store a segment, which contains some items of an index, with all their data, as immutable arrays.
 
-The folder of a segment contains, for n rows sorted by id, V terms and d components::
+For n rows sorted by id, V terms and d components, the folder of a segment contains::
 
     starts, rows, frequencies  the posting lists, see ``postings.py``
     vectors                    (n, d), for re-ranking; int8: uint8 (n, d + 4) with the scales
@@ -58,13 +58,14 @@ from .text_store import TextStore
 BLOCK = 4096  # number of rows copied at a time
 POSTINGS = 1 << 22  # number of postings merged at a time
 TERM = 32  # number of low bits of a key, which contain the row
-MOST_POSTINGS = 1 << 32  # largest number of postings per segment, since offsets are uint32
+MOST_POSTINGS = 1 << 32  # maximum number of postings per segment, because offsets are uint32
 TEXTS = ("ids", "content", "group", "fields")
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Arrays of some items, in memory or memory-mapped, with rows sorted by id."""
+    """Arrays that store some items of an index, either in memory or memory-mapped. Rows are sorted
+    by id."""
 
     postings: Postings
     vectors: Array
@@ -74,26 +75,26 @@ class Segment:
     words: TextStore | None = None
     compact: CompactRows | None = None
     held: Sequence[Item] | None = None
-    """The items of all rows, if the segment was just built from them."""
+    """The items of all rows, if the segment has just been built from them."""
 
     def __len__(self) -> int:
         return len(self.modality)
 
     def counts(self, live: NDArray[np.uint8] | None = None) -> dict[str, int]:
-        """Return the number of rows, or of ``live`` rows, per modality."""
+        """Return the number of rows, or of ``live`` rows, for each modality."""
         totals = np.bincount(self.modality, live, len(MODALITIES))
         return dict(zip(MODALITIES, totals.astype(int).tolist(), strict=True))
 
     def find(self, key: str) -> int | None:
-        """Return the row of an id, or None."""
+        """Return the row with an id, or None."""
         return self.texts["ids"].find(key)
 
     def ids(self, rows: Ints) -> list[str]:
-        """Return the ids of ``rows``, in the given order."""
+        """Return the ids for ``rows``, in the same order."""
         return self.texts["ids"].take(rows)
 
     def items(self, rows: Ints) -> list[Item]:
-        """Return the items of ``rows``, in the given order."""
+        """Return the items for ``rows``, in the same order."""
         ids, content, group, *metadata = [column.take(rows) for column in self.texts.values()]
         return list(
             map(
@@ -107,8 +108,8 @@ class Segment:
         )
 
     def all_items(self, live: NDArray[np.uint8] | None = None) -> Iterator[Item]:
-        """Return the items of all rows, or of the ``live`` rows. They are read block by block
-        unless they are in memory."""
+        """Return the items of all rows, or of the ``live`` rows. Items that are not in memory are
+        read block by block."""
         if self.held is not None and live is None:
             return iter(self.held)
         rows = rows_of(live, len(self))
@@ -128,7 +129,7 @@ class Segment:
 
 
 def _objects(texts: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the metadata of some items. Raises ValueError unless each text is one JSON object."""
+    """Parse the metadata of items. Raises ValueError unless each text is a JSON object."""
     objects: list[Any] = orjson.loads(f"[{','.join(texts)}]")
     if len(objects) != len(texts) or not all(isinstance(each, dict) for each in objects):
         raise ValueError(
@@ -147,7 +148,7 @@ def gather_segment(
     rows: Iterable[int],
 ) -> Segment:
     """Build a segment in memory from ``rows`` of the other arguments. ``vectors`` are blocks of
-    rows, which are freed."""
+    rows, which are freed in the process."""
     ordered = sorted(rows, key=[item.id for item in items].__getitem__)
     order = np.array(ordered, np.int64)
     chosen = [items[row] for row in ordered]
@@ -173,7 +174,8 @@ def gather_segment(
 
 
 def _pick_rows(blocks: list[Array], order: Ints) -> Array:
-    """Return the rows ``order`` of the stacked blocks; each block is freed once it is copied."""
+    """Return the rows of the stacked blocks in the given ``order``. Each block is freed after it
+    has been copied."""
     picked = np.empty((len(order), blocks[0].shape[1]), blocks[0].dtype)
     places = np.argsort(order, kind="stable")
     first = 0
@@ -194,10 +196,10 @@ def side_by_side(parts: Sequence[StoredConcepts]) -> StoredConcepts:
 
 
 def load(folder: Path, manifest: Manifest, *, scattered: bool = False) -> Segment:
-    """Memory-map the segment in ``folder``. Raises ManifestError, naming the file, for a damaged
-    file.
+    """Memory-map the segment in ``folder``. Raises ManifestError with the name of the file if a
+    file is damaged.
 
-    ``scattered`` advises the system that vectors and concepts will be accessed at random.
+    ``scattered`` tells the operating system to expect random access to vectors and concepts.
     """
 
     def map_array(name: str) -> Array:
@@ -257,12 +259,13 @@ def merge(
     types: Mapping[str, FieldType],
     code: CompactCode | None,
 ) -> Files:
-    """Write the live rows of ``parts`` as one segment to the empty ``folder``, with compact codes
-    if ``code`` is given; return its files. Only the ids and single blocks are kept in memory.
+    """Write the live rows of ``parts`` as a single segment to the empty ``folder``, with compact
+    codes if ``code`` is given, and return its files. Only the ids and individual blocks are kept in
+    memory.
     """
     merged = _MergeOrder(parts, live)
     out = _SegmentOutput(folder)
-    # Two files are written at a time, since most of the time goes to writing, hashing and sorting.
+    # Write two files at a time, because most of the time is spent on writing, hashing and sorting.
     with ThreadPoolExecutor(2) as pool:
         for done in (
             pool.submit(out.words, merged, parts, types),
@@ -275,7 +278,7 @@ def merge(
 
 
 class _MergeOrder:
-    """Order the live rows of some segments by their ids."""
+    """Order of the live rows of several segments, sorted by id."""
 
     def __init__(self, parts: Sequence[Segment], live: Sequence[NDArray[np.uint8] | None]) -> None:
         self._parts = parts
@@ -285,7 +288,7 @@ class _MergeOrder:
             for part, rows in zip(parts, kept, strict=True)
             for key in part.texts["ids"].take(rows)
         ]
-        # Python's sort is fastest on concatenated sorted runs.
+        # Python's sort is fast for concatenated sorted runs.
         order = np.array(sorted(range(len(keys)), key=keys.__getitem__), np.int64)
         self._part = np.repeat(np.arange(len(parts)), [len(rows) for rows in kept])[order]
         self._row = np.concatenate(kept)[order]
@@ -305,8 +308,8 @@ class _MergeOrder:
         return len(self._row)
 
     def blocks(self) -> Iterator[tuple[list[tuple[Segment, Ints]], NDArray[np.intp]]]:
-        """Yield, for each block of rows, the parts with their rows, and the order of the rows after
-        the parts are concatenated."""
+        """For each block of rows, yield the parts with their rows, and the order in which to
+        arrange the concatenated rows."""
         for start in range(0, len(self), BLOCK):
             part = self._part[start : start + BLOCK]
             row = self._row[start : start + BLOCK]
@@ -315,7 +318,7 @@ class _MergeOrder:
             yield [(each, rows) for each, rows in chosen if len(rows)], order
 
     def column(self, of: Callable[[Segment], Array]) -> Iterator[Array]:
-        """Yield blocks of an array that has one entry per row."""
+        """Yield blocks of an array with one entry per row."""
         for block, order in self.blocks():
             values = np.concatenate([of(part)[_run(rows)] for part, rows in block])
             for part, _ in block:
@@ -331,14 +334,14 @@ class _MergeOrder:
             yield sets.take(order)
 
     def strings(self, name: str) -> Iterator[Strings]:
-        """Yield blocks of a column of strings."""
+        """Yield blocks of a string column."""
         for block, order in self.blocks():
             texts = [text for part, rows in block for text in part.texts[name].take(rows)]
             yield Strings.of(texts[place] for place in order)
 
     def postings(self, counts: Ints) -> Iterator[tuple[int, int, Ints, NDArray[np.int32]]]:
-        """Yield all postings, many lists at a time: the first term of a range, its end, ascending
-        keys ``term << TERM | row``, and frequencies."""
+        """Yield all postings for one range of terms at a time, as the first term, the end of the
+        range, ascending keys ``term << TERM | row``, and frequencies."""
         for first, last in spans(counts, POSTINGS):
             keys = []
             frequencies = []
@@ -350,13 +353,13 @@ class _MergeOrder:
                 keys.append(key[kept])
                 frequencies.append(weights[kept])
             key = np.concatenate(keys)
-            order = np.argsort(key, kind="stable")  # a stable sort merges ascending runs fast
+            order = np.argsort(key, kind="stable")  # a stable sort is fast for ascending runs
             yield first, last, key[order], np.concatenate(frequencies)[order]
 
 
 class _SegmentOutput(Output):
     def rows(self, merged: _MergeOrder, like: Segment, code: CompactCode | None) -> None:
-        """Write everything except the postings and the text index."""
+        """Write all files except the postings and the text index."""
         n = len(merged)
         if code is not None:
             self.compact(merged, code)
@@ -465,7 +468,8 @@ class _SegmentOutput(Output):
                 lists = np.arange(first, last)[:, None] << TERM | np.arange(blocks) * ROWS
                 begins = np.searchsorted(keys, lists.ravel())
                 lengths[first * blocks : last * blocks] = np.diff(begins, append=len(keys))
-                # A bit mask finds the row within its block of 2**n rows.
+                # A bit mask gives the row number within a block, because block sizes are powers of
+                # 2.
                 rows.write((keys & (ROWS - 1)).astype(np.uint16).data)
                 if dtype:
                     frequencies.write(weights.astype(dtype).data)
@@ -502,14 +506,14 @@ class _SegmentOutput(Output):
 
 
 def _concepts(part: Segment) -> StoredConcepts:
-    # Either all segments of an index have concept sets, or none has.
+    # If one segment of an index has concept sets, all segments have them.
     assert part.concepts is not None
     return part.concepts
 
 
 def _run(rows: Array) -> Array | slice:
-    """Return ascending rows as a slice if they are consecutive, since a slice is copied many times
-    faster."""
+    """Return ascending rows as a slice if they are consecutive, because copying a slice is several
+    times as fast."""
     first = int(rows[0])
     last = int(rows[-1])
     return slice(first, last + 1) if last - first + 1 == len(rows) else rows

@@ -1,6 +1,7 @@
-"""Read the text and metadata index of a segment, one SQLite file written by ``text_store_writer``.
+"""Read the text and metadata index of a segment from the SQLite file written by
+``text_store_writer``.
 
-Row numbers are the segment's rows, from 0. The tables and their columns are::
+Rows are numbered within the segment, starting at 0. The tables have these columns::
 
     words     word, documents, gaps, frequencies: the posting list of a word, with differences of
               rows, and the frequency in each row; no frequencies if all are 1
@@ -8,9 +9,10 @@ Row numbers are the segment's rows, from 0. The tables and their columns are::
     fields    field, name, rows: the rows of all values of a metadata field, ordered by value
     edges     field, value, stop: the end of the rows of a value; strings are UTF-8
 
-``user_version`` is 1. It is 0 in files written by boc 0.3.0, whose words are not folded.
+``user_version`` is 1. In files written by boc 0.3.0, it is 0, and words are not folded.
 
-Arrays are little-endian unsigned integers, as narrow as their largest value allows.
+Arrays are stored as little-endian unsigned integers of the smallest type that fits the maximum
+value.
 """
 
 import sqlite3
@@ -31,18 +33,19 @@ from boc.vectors import Array, Ints
 from .npy_files import DAMAGED
 
 Occurrences: TypeAlias = tuple[Ints, Array]
-"""Rows that contain a word, in ascending order, and the frequency of the word in each row, as
+"""Rows that contain a word, in ascending order, and the frequency of the word in each row, both as
 unsigned integers."""
 T = TypeVar("T")
 
 UNREAD = ("unable to open database file", "disk I/O error")
-"""Messages of SQLite for SQLITE_CANTOPEN and SQLITE_IOERR, which mean that the system could not
-open or read a file."""
+"""SQLite messages for SQLITE_CANTOPEN and SQLITE_IOERR, which mean that the system could not open
+or read a file."""
 
 
 class Lists(NamedTuple):
-    """Concatenated lists for several keys (words, or values of a field) in ascending order: the
-    number of rows per key, the rows, and the frequency of the key in each row."""
+    """Concatenated lists for several keys (words, or values of a field) in ascending order. The
+    fields are the number of rows for each key, the rows, and the frequency of the key in each
+    row."""
 
     keys: Sequence[Any]
     counts: Ints
@@ -51,8 +54,8 @@ class Lists(NamedTuple):
 
 
 def _telling_damage(read: Callable[..., T]) -> Callable[..., T]:
-    """Decorate a method to raise ManifestError if data have an unexpected type or size, which
-    SQLite does not check."""
+    """Decorate a method to raise ManifestError for data of an unexpected type or size, because
+    SQLite does not check types and sizes."""
 
     @wraps(read)
     def method(store: "TextStore", *arguments: Any) -> T:
@@ -65,10 +68,11 @@ def _telling_damage(read: Callable[..., T]) -> Callable[..., T]:
 
 
 class TextStore:
-    """Read the file of a segment of ``n`` rows. Thread-safe; the file may be unlinked once it is
-    open.
+    """Text and metadata index of a segment with ``n`` rows. Thread-safe. The file may be unlinked
+    while it is open.
 
-    Raises ManifestError for a damaged file, here or when more of the file is read.
+    Raises ManifestError if the file is damaged, either when it is opened or when more of it is
+    read.
     """
 
     @_telling_damage
@@ -96,8 +100,8 @@ class TextStore:
 
     @_telling_damage
     def passing(self, condition: Filter) -> NDArray[np.bool_]:
-        """Return a mask (n,) of the rows for which ``boc.inputs.metadata.holds`` is true. The field
-        can have any type except text."""
+        """Return a mask (n,) that selects the rows for which ``boc.inputs.metadata.holds`` is true.
+        The field can be of any type except text."""
         mask = np.zeros(self.n, np.bool_)
         for each in condition.alternatives:
             if each.field in self._fields and each.value == each.value:
@@ -116,8 +120,8 @@ class TextStore:
 
     @_telling_damage
     def occurrences(self, word: str) -> Occurrences:
-        """Return the rows that contain ``word``, a token from ``tokens``, and the frequency of the
-        word in each row."""
+        """Return the rows that contain ``word``, and the frequency of the word in each row.
+        ``word`` is a token from ``tokens``."""
         entries = self._read(
             "SELECT documents, gaps, frequencies FROM words WHERE word = ?",
             (word,),
@@ -132,13 +136,13 @@ class TextStore:
 
     @_telling_damage
     def vocabulary(self) -> dict[str, int]:
-        """Return the number of rows that contain each word."""
+        """Return the document frequency of each word."""
         entries = self._read("SELECT word, documents FROM words")
         return {str(word): int(n) for word, n in entries}
 
     @_telling_damage
     def lists(self, first: str, last: str) -> Lists:
-        """Return the lists of the words from ``first`` to ``last``."""
+        """Return the posting lists of the words from ``first`` to ``last``."""
         sql = (
             "SELECT word, documents, gaps, frequencies FROM words WHERE word BETWEEN ? AND ? "
             "ORDER BY word"
@@ -176,13 +180,13 @@ class TextStore:
         return Lists([value for value, _ in edges], counts, rows, np.ones_like(rows))
 
     def fields(self) -> list[str]:
-        """Return the fields that have a value in at least one row, without text fields."""
+        """Return the fields, except text fields, that have a value in at least one row."""
         return [name for name, (_, count) in self._fields.items() if count]
 
     @_telling_damage
     def rows(self, field: str) -> Ints:
-        """Return the rows that have a value of ``field``, one of the ``fields``. Rows with several
-        values occur several times."""
+        """Return the rows that have a value of ``field``, which must be in ``fields``. Rows with
+        several values are repeated."""
         data = self._read("SELECT rows FROM fields WHERE field = ?", (self._fields[field][0],))[0][
             0
         ]
@@ -196,8 +200,8 @@ class TextStore:
         return _unpack(data, len(data) // self.n)
 
     def _span(self, condition: Filter) -> tuple[int, int]:
-        """Return the start and end of the rows whose values satisfy the condition; for "!=", of the
-        rows whose values do not satisfy it."""
+        """Return the start and end of the range of rows whose values satisfy the condition. For
+        "!=", return the range of rows whose values do not satisfy it."""
         field, end = self._fields[condition.field]
         below = self._stop(field, "<", condition.value)
         last = condition.value if condition.last is None else condition.last
@@ -227,7 +231,7 @@ class TextStore:
         return rows
 
     def _read_error(self, error: sqlite3.Error) -> ManifestError:
-        """Convert an SQLite error, which hides the error of the system, to ManifestError."""
+        """Convert an SQLite error, which hides the system error, to a ManifestError."""
         if str(error) in UNREAD and self.path.exists():
             return ManifestError(
                 f"{self.path}: cannot be read ({error}); this process may open no more files "
@@ -240,7 +244,7 @@ class TextStore:
 
 
 def encode_value(value: Any) -> Any:
-    """Encode strings as bytes that sort by code point, including lone surrogates."""
+    """Encode strings, including lone surrogates, as bytes that sort by code point."""
     return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
 
 
@@ -249,7 +253,7 @@ def _smallest(largest: int) -> np.dtype[Any]:
 
 
 def pack(values: Array, largest: int) -> bytes:
-    """Return integers up to ``largest`` as bytes, in the narrowest type that is wide enough."""
+    """Return integers up to ``largest`` as bytes, using the smallest type that fits."""
     return values.astype(_smallest(largest)).tobytes()
 
 

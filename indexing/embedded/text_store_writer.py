@@ -1,7 +1,7 @@
-"""Write the text and metadata index of a segment by merging the indexes of items in memory and of
-other segments.
+"""Write the text and metadata index of a segment by merging indexes of items in memory and of other
+segments.
 
-The format is described in ``text_store``. Both sources give the same bytes if equal values are
+The format is described in ``text_store``. Both sources produce the same bytes if equal values are
 written in the same way.
 """
 
@@ -30,7 +30,7 @@ _ValueRows: TypeAlias = "defaultdict[Any, array[int]]"
 
 ITEMS = 1024  # number of items tokenized at a time
 OCCURRENCES = 1 << 20  # number of word occurrences sorted at a time
-ROW = 32  # number of low bits of a key, which contain a row; the high bits contain a word or value
+ROW = 32  # number of low bits of a key, which store a row; the high bits store a word or value
 LOW = (1 << ROW) - 1
 
 _SETTINGS = (
@@ -51,8 +51,8 @@ _TABLES = (
 class ItemWords:
     """Text and metadata index of items in memory, with the same interface as ``TextStore``.
 
-    Full text comprises sentences and text fields; ``types`` gives the types of all fields. Each
-    item is read once.
+    The full text consists of sentences and text fields. ``types`` contains the types of all fields.
+    Each item is read once.
     """
 
     def __init__(self, items: Iterable[Item], types: Mapping[str, FieldType]) -> None:
@@ -72,7 +72,7 @@ class ItemWords:
             for name, rows in fields.items():
                 for row, item in some:
                     for value in values_of(item.fields, name):
-                        if value == value:  # This skips NaN, which equals nothing.
+                        if value == value:  # Skip NaN, which is not equal to itself.
                             rows[encode_value(value)].append(row)
         self.lengths: Ints = np.array(lengths, np.int64)
         self._fields = fields
@@ -86,12 +86,12 @@ class ItemWords:
         )
 
     def vocabulary(self) -> dict[str, int]:
-        """Return the number of rows that contain each word."""
+        """Return the document frequency of each word."""
         counts = np.bincount(self._keys >> ROW, minlength=len(self._words))
         return dict(zip(self._words, counts.tolist(), strict=True))
 
     def lists(self, first: str, last: str) -> Lists:
-        """Return the lists of the words from ``first`` to ``last``."""
+        """Return the posting lists of the words from ``first`` to ``last``."""
         low = bisect_left(self._words, first)
         high = bisect_right(self._words, last)
         span = slice(*np.searchsorted(self._keys, [low << ROW, high << ROW]))
@@ -119,13 +119,13 @@ def merge(
     n: int,
     types: Mapping[str, FieldType],
 ) -> bool:
-    """Write the file of ``n`` rows by merging ``parts``; return False, and write no file, if the
+    """Merge ``parts`` into a file for ``n`` rows. Return False, without writing a file, if the
     parts have no words or values.
 
-    ``moved`` is, for each part, the new row of each of its rows, or -1 for rows left out. A part
-    without words or values is None. The same items always give the same bytes, which are not yet
-    synced. Raises BackendError if the file cannot be written, or for an integer of more than 64
-    bits.
+    For each part, ``moved`` contains the new row numbers of its rows, or -1 for rows to leave out.
+    A part without words or values is None. The same items always produce the same bytes. The file
+    is not synced to disk. Raises BackendError if the file cannot be written, or if an integer has
+    more than 64 bits.
     """
     sources = [
         (part, places) for part, places in zip(parts, moved, strict=True) if part is not None
@@ -189,8 +189,8 @@ def _texts(item: Item, full: Sequence[str]) -> Iterator[str]:
 
 
 def _join(parts: Sequence[tuple[Lists, Ints]]) -> Lists:
-    """Merge the lists of several parts, each with the new numbers of its rows. Keys without rows
-    are dropped."""
+    """Merge the lists of several parts, each given with the new numbers of its rows. Keys without
+    rows are dropped."""
     ordered = sorted(set(chain.from_iterable(lists.keys for lists, _ in parts)))
     rank = {key: i for i, key in enumerate(ordered)}
     keys = [np.zeros(0, np.int64)]
@@ -201,7 +201,7 @@ def _join(parts: Sequence[tuple[Lists, Ints]]) -> Lists:
         keys.append((np.repeat(ranks, lists.counts) | places)[places >= 0])
         frequencies.append(lists.frequencies[places >= 0])
     joined = np.concatenate(keys)
-    order = np.argsort(joined, kind="stable")  # a stable sort merges ascending runs fast
+    order = np.argsort(joined, kind="stable")  # a stable sort is fast for ascending runs
     counts = np.bincount(joined >> ROW, minlength=len(ordered))
     there = np.flatnonzero(counts)
     return Lists(
@@ -213,7 +213,7 @@ def _join(parts: Sequence[tuple[Lists, Ints]]) -> Lists:
 
 
 def _rows_of(lists: Lists) -> Iterator[tuple[str, int, bytes, bytes]]:
-    """Yield the table rows for words that occur at least once."""
+    """Yield the table rows for all words that occur at least once."""
     starts = np.cumsum(lists.counts) - lists.counts
     gaps = np.diff(lists.rows, prepend=0)
     gaps[starts] = lists.rows[starts]
@@ -224,8 +224,8 @@ def _rows_of(lists: Lists) -> Iterator[tuple[str, int, bytes, bytes]]:
 
 
 def _cut(values: Ints, starts: Ints) -> Iterator[bytes]:
-    """Yield each list in ``values`` as bytes, in the narrowest type that fits the maximum of the
-    list. ``starts`` contains the starts of the lists."""
+    """Yield each list in ``values`` as bytes, using the smallest type that fits the maximum of the
+    list. ``starts`` contains the start of each list."""
     widths = 1 << np.searchsorted([1 << 8, 1 << 16], np.maximum.reduceat(values, starts), "right")
     data = {width: values.astype(f"<u{width}").tobytes() for width in (1, 2, 4)}
     ends = np.append(starts[1:], len(values))

@@ -1,4 +1,4 @@
-"""Write an embedded index. Rows are buffered, flushed as segments, and published by a commit."""
+"""Write an embedded index. Rows are buffered, flushed to segments, and published by a commit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WAITING = 48 << 20
 
 
 class _Buffer:
-    """Buffer rows in memory. If an id occurs several times, only the last row is kept."""
+    """Buffer for rows in memory. If an id occurs several times, only the last row is kept."""
 
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest
@@ -61,7 +61,7 @@ class _Buffer:
     def segment(self) -> Segment:
         terms = sparse.vstack(self._terms, format="csr")
         concepts = side_by_side(self._concepts) if self._concepts else None
-        self._terms.clear()  # freed here; otherwise memory would contain all rows three times
+        self._terms.clear()  # freed now, otherwise memory would hold all rows three times
         self._concepts.clear()
         return gather_segment(
             self._items,
@@ -74,13 +74,12 @@ class _Buffer:
 
 
 class _Writing:
-    """Base class of the writers, which manages the lock, the buffer, the segments and the final
-    commit."""
+    """Base class for writers. Manages the lock, the buffer, the segments and the final commit."""
 
     _manifest: Manifest
     _arrays: Mapping[str, Array]
     _codec: tuple[str, Files] | None = None
-    """Folder of the learned arrays and its files, after they have been stored."""
+    """Folder that contains the learned arrays, and its files, once they have been stored."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -111,8 +110,8 @@ class _Writing:
             held.pop_all()
 
     def _remove_if_empty(self) -> None:
-        """Remove the folder if it contains only the lock, because there was no index and no index
-        was created."""
+        """Remove the folder if it contains only the lock, because no index existed and no index was
+        created."""
         if {path.name for path in self._home.iterdir()} <= {".lock"}:
             fs.remove(self._home)
 
@@ -135,8 +134,8 @@ class _Writing:
         self._buffer = _Buffer(self._manifest)
 
     def _commit(self) -> Commit:
-        """Write the tombstone files of the current segments, and return a commit of these
-        segments."""
+        """Write the tombstone files for the current segments, and return a commit that contains
+        these segments."""
         parts = self._merger.parts
         if self._codec is None:
             self._codec = commits.keep_codec(self._home, self._arrays)
@@ -163,9 +162,9 @@ class _Writing:
 
 
 class EmbeddedWriter(_Writing):
-    """Write a new index from the added rows. It replaces an existing index.
+    """Write a new index, which replaces any existing index.
 
-    If the process is killed, the next load of the same contents reuses the flushed segments.
+    If the process is killed, loading the same contents again reuses the flushed segments.
     """
 
     def __init__(self, home: Path, manifest: Manifest, arrays: Mapping[str, Array]) -> None:
@@ -175,7 +174,7 @@ class EmbeddedWriter(_Writing):
         self._hashes = np.empty(0, np.int64)  # sorted hashes of the ids in segments
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="flush")
         self._left: Future[None] | None = None  # the flush in progress
-        self._goes_on = False  # whether this load continues an earlier load
+        self._goes_on = False  # whether this load resumes an earlier load
         self._committed = False
 
     def __enter__(self) -> EmbeddedWriter:
@@ -188,9 +187,7 @@ class EmbeddedWriter(_Writing):
             later = kind is not None and (
                 issubclass(kind, UnreachableError) or not issubclass(kind, Exception)
             )
-            if (
-                self._committed or not later
-            ):  # the load continues later, after a kill or if the source is lost
+            if self._committed or not later:  # otherwise the load can be resumed
                 fs.remove(self._home / LOADING)
                 _sweep(self._home)
 
@@ -268,7 +265,7 @@ class EmbeddedWriter(_Writing):
 
 
 class EmbeddedEditor(_Writing):
-    """Add segments to an index, and mark rows in other segments as deleted."""
+    """Edit an index by adding segments and marking rows in other segments as deleted."""
 
     def __enter__(self) -> EmbeddedEditor:
         self._begin()
@@ -294,7 +291,7 @@ class EmbeddedEditor(_Writing):
         self._finish(source)
 
     def compact(self) -> None:
-        """Merge all segments into one without tombstones."""
+        """Merge all segments into a single segment without tombstones."""
         self._merger.compact()
         self._finish(self._manifest.source)
 
@@ -323,7 +320,7 @@ class EmbeddedEditor(_Writing):
 
 
 def _sweep(home: Path) -> None:
-    """Remove files that neither the current commit nor an unfinished load needs."""
+    """Remove files that are not needed by the current commit or by an unfinished load."""
     names = {"CURRENT", LOADING}
     kept = []
     try:
@@ -334,5 +331,5 @@ def _sweep(home: Path) -> None:
         if (home / LOADING).is_file():
             kept.append(commits.read(home / LOADING))
     except ManifestError:
-        return  # the files of a damaged index are unknown
+        return  # it is not known which files a damaged index needs
     commits.sweep(home, kept, names)

@@ -1,15 +1,15 @@
-"""Manage the indexes of a cluster behind their names.
+"""Manage the generations and aliases behind the index names on a cluster.
 
-The name of an index is an alias for a generation, which is a separate index named
-``NAME-boc-DIGEST-N``. DIGEST is computed from the contents and their storage format, and N is a
-counter. A generation that is being loaded does not have the alias NAME, so searches do not see it.
-It is written through another alias instead of its own name, because a server would recreate a
-missing index with guessed fields, but refuses to write to a missing alias. Publishing moves the
-alias in one request. The previous generation is kept until the next load begins, so that readers
-can continue to use it.
+An index name is an alias for a generation, which is a separate index named ``NAME-boc-DIGEST-N``.
+DIGEST is computed from the contents and their storage format, and N is a counter. While a
+generation is being loaded, it does not have the alias NAME, so it is not visible to searches. Rows
+are written through another alias instead of the generation's own name, because a server recreates a
+missing index with guessed field types, but refuses to write to a missing alias. Publishing moves
+the alias NAME in a single request. The previous generation is kept until the next load begins, so
+that readers can continue to use it.
 
-If a template of the cluster gives aliases to indexes with such names, the name of the generation
-begins with ``boc-on-``, like the name of each attachment.
+If a cluster template assigns aliases to indexes with such names, the name of the generation begins
+with ``boc-on-`` instead. Attachments always use this prefix.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from .transport import Json, RefusedError, Transport
 from .vector_fields import VECTOR_FIELDS, VectorField
 
 APART = "boc-on-"
-"""Prefix for indexes that the patterns of other programs should not match. No name of an index of
-boc begins with this prefix."""
+"""Prefix for indexes that should not match the index patterns of other programs. Users cannot
+choose names with this prefix."""
 PHYSICAL = re.compile(r"(?P<name>.+)-boc-(?P<digest>[0-9a-f]{12})-(?P<number>[1-9][0-9]*)")
 
 
@@ -45,16 +45,16 @@ WITH_CODE = [{"exists": {"field": field}} for field in ("vector", "item")]
 
 @dataclass(frozen=True)
 class AliasState:
-    """State of an index on a server, stored next to its manifest.
+    """State of an index on a server, stored with its manifest.
 
-    ``state`` is loading, complete, or editing (an edit was begun but not finished). ``field`` names
-    the strategy, ``digits`` is the largest number of digits of its frequencies, ``vectors`` the
-    layout of the vectors, ``concept_dim`` the dimension of concept sets, and ``blocks`` the number
-    of documents that hold the codec's arrays. If ``attached`` is true, the items are documents of
-    another index, called ``name``, and of its ``targets``, the indexes to which an alias of this
-    name has pointed; ``uncoded`` is the number of documents that had no code when it was published.
-    During a load in ``parts`` parts, ``by`` is the claim key of the process that created the
-    generation.
+    ``state`` is loading, complete, or editing (an edit was started but not finished). ``field`` is
+    the name of the strategy, ``digits`` the maximum number of digits in its frequencies,
+    ``vectors`` the layout of the vectors, ``concept_dim`` the dimension of concept sets, and
+    ``blocks`` the number of documents that store the codec's arrays. If ``attached`` is true, the
+    items are documents in another index called ``name``, or in its ``targets``, which are the
+    indexes that an alias with this name has pointed to. In this case, ``uncoded`` is the number of
+    documents that had no code when the attachment was published. During a load in ``parts`` parts,
+    ``by`` is the claim key of the process that created the generation.
     """
 
     state: str
@@ -71,22 +71,23 @@ class AliasState:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether the index was completely loaded at least once."""
+        """Return whether the index has been completely loaded at least once."""
         return self.state in ("complete", "editing")
 
 
 @dataclass(frozen=True)
 class Generation:
-    """Version of an index: ``physical`` is the index name on the server, and ``name`` is its alias.
+    """Version of an index. ``physical`` is the index name on the server, and ``name`` is its alias.
 
     ``live`` is true if the generation was completely loaded and has the alias. ``narrowed`` means
-    that the index is read through the alias, because the alias shows only a part of the index, or
-    because this user may read only the alias. ``shadowed`` lists runtime fields that replace boc's
-    fields; ``pipelines`` lists the pipelines that change written documents, and ``blocks`` lists
-    the blocks that forbid writing. ``created`` is the cluster's time of creation, with a
-    tie-breaker for equal times. ``coded`` names the indexes that have the code, if another
-    program's name also covers other indexes; ``is_part`` means that an alias shows only a part of
-    the coded indexes. ``lost`` is the number of items that no longer have a code.
+    that the index must be read through the alias, either because the alias filters the index or
+    because this user is allowed to read only the alias. ``shadowed`` lists runtime fields that
+    override boc's fields, ``pipelines`` lists pipelines that modify documents when they are
+    written, and ``blocks`` lists index blocks that prevent writing. ``created`` is the creation
+    time reported by the cluster, with a tie-breaker for equal times. ``coded`` lists the indexes
+    that have the code, if another program's name also covers other indexes. ``is_part`` means that
+    an alias shows only some of the documents in the coded indexes. ``lost`` is the number of items
+    that no longer have a code.
     """
 
     physical: str
@@ -122,14 +123,14 @@ class Generation:
 
     @property
     def alias(self) -> str:
-        """The alias of a published generation: its name, unless that name is an index of another
-        program."""
+        """The alias of a published generation, which is its name unless another program's index has
+        this name."""
         return attached_alias(attached_name(self.physical)) if self.state.attached else self.name
 
     @property
     def target(self) -> str:
-        """Return the name through which items are read. It refers to the same index even if the
-        alias is moved, unless the alias narrows it."""
+        """Return the name used to read items. Unless the generation is narrowed, this name refers
+        to the same index even after the alias is moved."""
         if self.state.attached or self.narrowed:
             return self.coded or self.name
         return self.physical
@@ -145,13 +146,12 @@ def attached_alias(name: str) -> str:
 
 
 def attached_name(physical: str) -> str:
-    """Return the name under which the generation ``physical`` was made."""
+    """Return the index name for which the generation ``physical`` was created."""
     return physical.rpartition("-boc-")[0].removeprefix(APART)
 
 
 def digest_of(manifest: Manifest, how: Sequence[Any]) -> str:
-    """Return 12 hex digits that differ for different contents, and for the same contents in another
-    layout."""
+    """Return a digest of the contents and their layout, as 12 hex digits."""
     contents = {**manifest.entries(), "how": list(how)}
     for part in ("items", "postings", "created", "maker", *OPTIONAL):
         contents.pop(part, None)
@@ -169,20 +169,20 @@ def generations(transport: Transport, name: str) -> list[Generation]:
 
 
 def made_for(transport: Transport, name: str) -> Json:
-    """Return the entries of all indexes that boc made for ``name``."""
+    """Return the entries of all indexes that boc created for ``name``."""
     patterns = [f"{name}-boc-*", f"{APART}{name}-boc-*"]
     try:
         return indices_of(transport, ",".join(patterns))
     except RefusedError as error:
-        # Few users need the right to the second pattern.
+        # Few users need privileges for the second pattern.
         if error.status != 403:
             raise
         return indices_of(transport, patterns[0])
 
 
 def live_generation(transport: Transport, name: str) -> Generation:
-    """Return the generation that ``name`` points to. Raises BackendError if it does not exist, or
-    if another program made the index."""
+    """Return the generation that ``name`` points to. Raises BackendError if there is no such index,
+    or if it was created by another program."""
     generation = generation_behind(transport, name)
     if generation is None:
         existing = names(transport)
@@ -200,8 +200,8 @@ def live_generation(transport: Transport, name: str) -> Generation:
 
 
 def check_own(generation: Generation | None) -> None:
-    """Raise BackendError if the items are documents of another program, or if the name is
-    borrowed."""
+    """Raise BackendError if the items are documents of another program, or if the index was created
+    under another name."""
     if generation is None:
         return
     name = generation.name
@@ -211,7 +211,7 @@ def check_own(generation: Generation | None) -> None:
             f"{name} is an index of another program, with a code attached to its documents",
             f"<boc attach {own}> adds to them, <boc attach {own} --detach> takes it away",
         )
-    # The index is an alias, a clone, or was restored or shrunk.
+    # The index is an alias or a clone, or it was restored or shrunk.
     if not generation.digest:
         raise BackendError(
             f"{name} is another name for the index {generation.physical} and allows only searches; "
@@ -220,8 +220,7 @@ def check_own(generation: Generation | None) -> None:
 
 
 def generation_behind(transport: Transport, name: str) -> Generation | None:
-    """Return the generation behind ``name``. Raises BackendError for an index that boc cannot
-    read."""
+    """Return the generation behind ``name``. Raises BackendError if boc cannot read the index."""
     indices = indices_of(transport, name)
     if not indices:
         return None
@@ -247,14 +246,15 @@ def generation_behind(transport: Transport, name: str) -> Generation | None:
 
 
 def attachment_behind(transport: Transport, indices: Json, name: str) -> Generation | None:
-    """Return the attachment to documents behind ``name``, under this name or under another name of
-    their index. Raises BackendError if an index was recreated and its boc fields are different."""
+    """Return the attachment to the documents behind ``name``, whether it was created for this name
+    or for another name of the same index. Raises BackendError if an index was recreated with
+    different boc fields."""
     others = [name]
     for physical, entry in indices.items():
         if OBJECT in entry["mappings"].get("properties", {}):
             others += [physical, *entry.get("aliases", ())]
     for each in dict.fromkeys(others):
-        # A user may lack the rights on another alias.
+        # The user may not have privileges for the other alias.
         with suppress(RefusedError):
             there = _parse_generations(indices_of(transport, attached_alias(each)), each)
             if live := [g for g in there if g.live and g.state.attached]:
@@ -301,8 +301,8 @@ def attachment_behind(transport: Transport, indices: Json, name: str) -> Generat
 
 
 def theirs_of(indices: Json) -> Json:
-    """Return the entries of ``indices`` that other programs made: a template or an administrator
-    may have given their alias to the small index of an attachment."""
+    """Return the entries in ``indices`` that were created by other programs, because a template or
+    an administrator may have assigned their alias to the small index of an attachment as well."""
     return {
         physical: entry
         for physical, entry in indices.items()
@@ -311,13 +311,13 @@ def theirs_of(indices: Json) -> Json:
 
 
 def is_narrowed(entry: Json, name: str) -> bool:
-    """Return whether the alias ``name`` shows only a part of an index."""
+    """Return whether the alias ``name`` shows only some of the documents in an index."""
     return not {"filter", "search_routing"}.isdisjoint(entry.get("aliases", {}).get(name, ()))
 
 
 def _behind_alias(transport: Transport, indices: Json, name: str) -> Generation | None:
-    """Return the generation behind a name other than its original name. Raises BackendError if
-    there are several."""
+    """Return the generation behind a name that is not its original name. Raises BackendError if
+    there are several generations."""
     entries = {physical: entry for physical, entry in indices.items() if "boc" in _meta_of(entry)}
     if not entries:
         return None
@@ -337,9 +337,10 @@ def _behind_alias(transport: Transport, indices: Json, name: str) -> Generation 
 
 
 def readable(transport: Transport, generation: Generation) -> Generation:
-    """Return the generation as this user may read it: through the alias, if no other name is
-    allowed. Items that lost their code are counted, and left out of searches. Raises BackendError
-    if no item has a code, since a server's own copying of documents loses codes."""
+    """Return the generation in the form that this user can read, which is through the alias if the
+    user has no access to other names. Items that have lost their code are counted and excluded from
+    searches. Raises BackendError if no item has a code, which happens if the documents were copied
+    by the server."""
     if generation.state.attached:
         return generation
     item = {"exists": {"field": "modality"}}
@@ -372,8 +373,8 @@ def readable(transport: Transport, generation: Generation) -> Generation:
 
 
 def names(transport: Transport) -> list[str]:
-    """Return the sorted names of all published indexes. Closed and blocked indexes refuse most
-    requests, but not this request."""
+    """Return the sorted names of all published indexes, including closed and blocked indexes, which
+    reject most other requests."""
     result = set()
     answer = transport.request("GET", "/_resolve/index/*-boc-*", expand_wildcards="all")
     for entry in answer.get("indices", ()):
@@ -386,9 +387,9 @@ def names(transport: Transport) -> list[str]:
 
 
 def newest_whole(present: Sequence[Generation]) -> int:
-    """Return the number of the generation that a load keeps: the generation that the name points
-    to, or otherwise the newest generation that was completely loaded, or 0 if there is no such
-    generation."""
+    """Return the number of the generation that a load keeps. This is the generation that the name
+    points to, or else the newest generation that was completely loaded. Returns 0 if there is no
+    such generation."""
     live = [g.number for g in present if g.live]
     return max(live or [g.number for g in present if g.state.is_whole], default=0)
 
@@ -400,14 +401,14 @@ def remember(transport: Transport, generation: Generation) -> None:
 
 
 def publish(transport: Transport, generation: Generation, before: list[Generation]) -> None:
-    """Point the name to ``generation`` only, in one request; the generations ``before`` may have
-    had it."""
+    """Point the name to ``generation`` only, in a single request, and remove the name from the
+    generations in ``before``."""
     own = {"index": generation.physical}
     gone = [{"index": old.physical, "alias": old.name} for old in before]
     gone.append({**own, "alias": generation.loading_alias})
     actions = [{"remove": {**each, "must_exist": False}} for each in gone]
     alias = {**own, "alias": generation.alias, "is_write_index": True}
-    # A hidden alias matches no pattern of the other program.
+    # A hidden alias does not match the index patterns of the other program.
     if generation.state.attached:
         alias["is_hidden"] = True
     actions.append({"add": alias})
@@ -415,13 +416,13 @@ def publish(transport: Transport, generation: Generation, before: list[Generatio
 
 
 def drop(transport: Transport, unwanted: list[Generation]) -> None:
-    """Delete generations from the server; a missing generation is not an error."""
+    """Delete generations from the server. Missing generations are ignored."""
     for generation in unwanted:
         drop_index(transport, generation.physical)
 
 
 def drop_index(transport: Transport, physical: str) -> None:
-    """Delete an index from the server; a missing index is not an error."""
+    """Delete an index from the server. A missing index is ignored."""
     try:
         transport.request("DELETE", f"/{physical}")
     except RefusedError as error:
@@ -466,7 +467,7 @@ def _generation(
     format version is not supported."""
     own = _meta_of(entry)
     try:
-        # Entries written by other versions are left out.
+        # Ignore entries written by other versions.
         state = convert(own["server"], AliasState)
     except (KeyError, ValidationError):
         raise ManifestError(
@@ -518,12 +519,13 @@ THEIRS: dict[str, FieldType] = {
     "date": "date",
     "text": "text",
 }
-"""The types of other programs' fields that filters support, with the matching metadata types."""
+"""Field types in other programs' indexes that filters support, with the corresponding metadata
+types."""
 
 
 def _fields(properties: Json, path: str = "") -> Iterator[tuple[str, FieldType]]:
-    """Yield the fields of a mapping that filters support, with their types; boc's own fields are
-    left out."""
+    """Yield the fields in a mapping that filters support, with their types, except boc's own
+    fields."""
     for name, entry in properties.items():
         if entry.get("type") == "nested" or f"{path}{name}" == OBJECT:
             continue

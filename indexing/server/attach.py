@@ -1,13 +1,13 @@
-"""Add codes to the documents in an index of another program, and remove these codes.
+"""Add codes to the documents in another program's index, and remove these codes.
 
-boc adds only one object to a document, ``boc``. The object has the layout of boc's own documents,
-and one additional field: ``boc.row``, a digest of the code and of the item's data. A document with
-the right digest needs no update, so an attachment can continue after a kill, or apply a newer
-feature file. Updates are scripts that set or remove only this object; the server reruns a script if
-another program wrote the document meanwhile.
+boc adds a single object named ``boc`` to each document. The object has the same layout as boc's own
+documents, with an additional field ``boc.row``, which is a digest of the code and the item's data.
+Documents with the correct digest need no update. Therefore, a killed attachment can be resumed, and
+a newer feature file can be applied. Updates are scripts that set or remove only this object. The
+server runs a script again if another program has written the document in the meantime.
 
-The manifest and the arrays of the code are in a small index next to the other program's index,
-``NAME-boc-DIGEST-N``, with the alias ``NAME-boc`` once the attachment is complete.
+The manifest and the arrays of the code are stored in a separate small index, ``NAME-boc-DIGEST-N``.
+It gets the alias ``NAME-boc`` when the attachment is complete.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ from .transport import Json, RefusedError, Transport
 from .writer import counts, put_arrays
 
 KEYS = 500
-"""Number of document keys looked up at a time."""
+"""Number of document keys to look up at a time."""
 ROW = ATTACHED.own("row")
-# An alias may move to another index, whose mapping lacks the field.
+# The alias may be moved to another index whose mapping does not contain the field.
 ORDER = {ATTACHED.own("id"): {"order": "asc", "unmapped_type": "keyword"}}
 WRITTEN = {"query": {"exists": {"field": ROW}}, "sort": [ORDER], "_source": False}
 
@@ -68,11 +68,11 @@ KEEP_THEIRS = (
     f"def b = ctx._source.{OBJECT}; if (b != null && !(b instanceof Map && b.row instanceof String "
     "&& b.row.length() == 24 && b.containsKey('modality'))) {ctx.op = 'none'; return}"
 )
-"""Beginning of each script, which ignores objects that another program wrote."""
+"""Start of each script. It ignores objects written by other programs."""
 
 
 def is_ours(there: Any) -> bool:
-    """Return whether an attachment wrote the object of a document."""
+    """Return whether the object in a document was written by an attachment."""
     return isinstance(there, dict) and "modality" in there and len(str(there.get("row"))) == 24
 
 
@@ -83,8 +83,8 @@ def uncoded(transport: Transport, index: str) -> int:
 
 
 def lost_codes(transport: Transport, generation: Generation, items: int) -> int:
-    """Return how many documents have lost their code since it was attached, when ``items``
-    documents have a code now; removed documents are not counted."""
+    """Return the number of documents that have lost their code since it was attached, given that
+    ``items`` documents have a code now. Removed documents are not counted."""
     missing = sum(generation.manifest.items.values()) - items
     if not generation.state.attached or generation.is_part or missing <= 0:
         return 0
@@ -93,12 +93,12 @@ def lost_codes(transport: Transport, generation: Generation, items: int) -> int:
 
 
 class ServerAttachment:
-    """Code that is, or will be, in the documents of the index ``name``. Raises BackendError if
-    documents of this index cannot have a code.
+    """Code attached, or to be attached, to the documents of the index ``name``. Raises BackendError
+    if codes cannot be attached to this index.
 
-    ``index`` is the existing attachment, perhaps unfinished, whose code continues. Without an
-    attachment, ``begin`` starts one. Then ``put`` adds items to documents, ``finish`` publishes,
-    and ``detach`` removes everything.
+    ``index`` is an existing attachment, possibly unfinished, whose code continues to be used. If
+    there is no attachment, ``begin`` creates it. Then ``put`` adds items to documents and
+    ``finish`` publishes the attachment. ``detach`` removes the attachment.
     """
 
     def __init__(self, transport: Transport, address: Address, name: str) -> None:
@@ -128,7 +128,7 @@ class ServerAttachment:
         return [each for each in generations(self._transport, self.name) if each.state.attached]
 
     def _check_single(self) -> None:
-        """Raise BackendError if the name does not refer to exactly one index."""
+        """Raise BackendError unless the name refers to exactly one index."""
         if not self._indices:
             raise BackendError(
                 f"no index {self.name!r} at {self._transport.label}",
@@ -143,7 +143,7 @@ class ServerAttachment:
             )
 
     def _settings(self, name: str, default: int) -> int:
-        """Return a limit of the index, which is the default of the server if it was not set."""
+        """Return a limit that is set for the index, or the server's default."""
         settings = self._indices[self._physical].get("settings", {}).get("index", {})
         return int(settings.get(name, default))
 
@@ -152,9 +152,9 @@ class ServerAttachment:
         return None if self._generation is None else ServerEngine(self._transport, self._generation)
 
     def change(self, manifest: Manifest) -> Json:
-        """Return the mapping change that ``begin`` will make, or an empty change if the mapping is
-        already right. Raises BackendError if the server cannot add codes to the index, or if a
-        field prevents it."""
+        """Return the change that ``begin`` will make to the mapping, or an empty mapping if no
+        change is needed. Raises BackendError if codes cannot be added to the index because of the
+        server or a field."""
         self._check_single()
         for limit in ("max_result_window", "max_rescore_window"):
             if self._settings(limit, WINDOW) < WINDOW:
@@ -163,11 +163,11 @@ class ServerAttachment:
                     f"searches rank up to {WINDOW} documents",
                     f"raise it (PUT /{self._physical}/_settings), then run the command again",
                 )
-        # A search fails here, before anything is changed, if searches are forbidden.
+        # If searches are not allowed, this search fails before anything is changed.
         self._transport.search(f"/{self.name}/_search", {"size": 0})
         generation = self._generation
         self._field = generation.state.field if generation else self._choose_field()
-        # After a refresh, searches also find documents written a moment ago.
+        # After a refresh, searches also find documents that have just been written.
         refresh(self._transport, self._physical)
         present = self._mapping.get("properties", {}).get(OBJECT)
         if taken := theirs_of(indices_of(self._transport, attached_alias(self.name))):
@@ -191,15 +191,15 @@ class ServerAttachment:
         return {}
 
     def _choose_field(self) -> str:
-        """Return the best field type that stores codes without index settings, after checking that
-        update scripts run."""
+        """Check that the server runs update scripts, and return the best field type that can store
+        codes without index settings."""
         source = self._mapping.get("_source", {})
         if any(source.get(key, default) not in (default, ["*"]) for key, default in ALL.items()):
             raise BackendError(
                 f"{self.name} stores only a part of its documents in _source, so an update would "
                 "lose the rest; rebuild it with a complete _source",
             )
-        # This test script writes nothing.
+        # This test script does not write anything.
         script = {"source": "ctx.op = 'none'", "lang": "painless"}
         test = {"script": script, "scripted_upsert": True, "upsert": {}}
         path = f"/{self._physical}/_update/boc:test"
@@ -216,12 +216,12 @@ class ServerAttachment:
         )
 
     def begin(self, manifest: Manifest, arrays: Mapping[str, NDArray[Any]], change: Json) -> None:
-        """Store the code and change the mapping, unless this is already done."""
+        """Store the code and change the mapping, unless this has already been done."""
         attached = self._attachments()
         check_unclaimed(self._transport, attached)
         generation = self._generation
         if generation is None:
-            # Indexes left by a killed attachment have no code yet.
+            # Indexes left by a killed attachment do not contain a code yet.
             if any(each.state.blocks for each in attached):
                 raise in_use(self._transport, self.name)
             drop(self._transport, attached)
@@ -239,13 +239,13 @@ class ServerAttachment:
         refresh(self._transport, self._physical)
         assert self._generation is not None
         state = self._generation.state
-        # The target is stored before its rows, so that ``detach`` can remove them.
+        # Store the target before its rows, so that ``detach`` can remove them.
         if self._physical not in state.targets:
             state = replace(state, targets=(*state.targets, self._physical))
             self._remember(replace(self._generation, state=state))
 
     def _store(self, manifest: Manifest, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Create the index of the code."""
+        """Create the index that stores the code."""
         digest = digest_of(manifest, ["attached", self._field])
         state = AliasState(
             "loading",
@@ -280,8 +280,8 @@ class ServerAttachment:
         items: Sequence[Item],
         key: str | None,
     ) -> dict[str, list[tuple[str, str | None, str]]]:
-        """Return the documents of items by item id: (_id, routing, ``boc.row`` or ""). ``key``
-        names the field that contains an item's id; None means that the id is the _id."""
+        """Return (_id, routing, ``boc.row`` or "") of the documents, keyed by item id. ``key`` is
+        the field that contains the item's id, or None if the _id is the item's id."""
         places: dict[str, list[tuple[str, str | None, str]]] = {
             item.id: [] for item in items if item.id
         }
@@ -317,7 +317,7 @@ class ServerAttachment:
         return places
 
     def _check_key(self, key: str) -> None:
-        """Raise BackendError unless ``key`` is a field by whose values documents can be found."""
+        """Raise BackendError unless documents can be found by the values of the field ``key``."""
         entry: Json = {}
         properties = self._mapping.get("properties", {})
         for part in key.split("."):
@@ -337,7 +337,7 @@ class ServerAttachment:
             )
 
     def row(self, item: Item, vector: NDArray[np.float32]) -> str:
-        """Compute the ``boc.row`` of an item."""
+        """Return the ``boc.row`` for an item."""
         assert self._generation is not None
         parts = (self._generation.digest, item.modality, item.content, item.group)
         digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=12)
@@ -345,7 +345,8 @@ class ServerAttachment:
         return digest.hexdigest()
 
     def has(self, ids: Sequence[str]) -> None:
-        """Record documents that already have their rows, so that ``finish`` counts them as well."""
+        """Record documents that already have their rows, so that ``finish`` includes them in its
+        count."""
         self._ledger.add(ids)
 
     def put(
@@ -356,13 +357,14 @@ class ServerAttachment:
         terms: TermMatrix,
         vectors: NDArray[np.float32],
     ) -> None:
-        """Add items to the documents at ``places``, (_id, routing), with their ``rows``."""
+        """Add items, with their ``rows``, to the documents at ``places``, which are pairs (_id,
+        routing)."""
         assert self._generation is not None
         state = self._generation.state
         strategy = STRATEGIES[state.field]
         digits = max(state.digits, strategy.digits(int(terms.data.max(initial=0))))
         state = replace(state, digits=digits)
-        # The state is stored before the rows that depend on it.
+        # Store the state before the rows that depend on it.
         if state != self._generation.state:
             self._remember(replace(self._generation, state=state))
         self._ledger.add([id for id, _ in places])
@@ -377,8 +379,8 @@ class ServerAttachment:
 
     def finish(self, source: str) -> tuple[int, list[str]]:
         """Publish the attachment. Return the number of documents with a code, including earlier
-        attachments, and the first ten ids of documents that another program removed or replaced
-        meanwhile."""
+        attachments, and the first ten ids of documents that another program has removed or replaced
+        in the meantime."""
         assert self._generation is not None
         self._bulk.flush()
         refresh(self._transport, self.name)
@@ -399,12 +401,12 @@ class ServerAttachment:
         return sum(items.values()), lost
 
     def detach(self) -> Iterator[int]:
-        """Remove everything except the mapping's fields, which a server cannot remove, from this
-        index and from earlier targets of an alias of this name. Yields the running number of
-        documents.
+        """Remove the codes from this index and from earlier targets of an alias with this name.
+        Only the fields in the mapping remain, because servers cannot remove them. Yields the number
+        of documents processed so far.
 
-        Raises BackendError if other programs write documents with a code faster than the codes are
-        removed.
+        Raises BackendError if other programs write documents with codes faster than the codes can
+        be removed.
         """
         nothing = BackendError(
             f"nothing is attached to {self.name} at {self._transport.label}",
@@ -436,7 +438,7 @@ class ServerAttachment:
         if OBJECT not in entry.get("mappings", {}).get("properties", {}):
             return
         window = int(entry.get("settings", {}).get("index", {}).get("max_result_window", SCAN))
-        # Other programs may write documents meanwhile.
+        # Other programs may write documents in the meantime.
         for _ in range(5):
             refresh(self._transport, index)
             left = False

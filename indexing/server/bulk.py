@@ -1,7 +1,7 @@
-"""Load rows in bulk. Each row is sent again until the server acknowledges it.
+"""Load rows in bulk, retrying each row until the server acknowledges it.
 
-Each row has an id, so sending a row twice has the same effect as sending it once. Therefore, a
-request can be repeated if its response was lost.
+Rows are identified by ids, so sending a row twice has the same effect as sending it once.
+Therefore, a request can be repeated safely if its response was lost.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from .transport import (
 )
 
 LATER = {408, 429, 502, 503, 504}
-"""HTTP statuses after which a later request may succeed."""
+"""HTTP statuses that mean that a retry may succeed."""
 NOTICE = 10.0
-"""Seconds without a response, or without a shard, after which a note reports why the load is
-waiting."""
+"""Seconds without a response, or with a missing shard, after which a warning explains why the load
+is waiting."""
 PAUSE = 1.0
-"""Seconds between two checks for a lost shard."""
+"""Seconds between checks for missing shards."""
 
 
 def await_shards(transport: Transport, index: str, patience: float) -> None:
-    """Wait until all shards of ``index`` respond. After ``patience`` seconds, raises
-    UnfinishedError with the names of the missing shards."""
+    """Wait until all shards of ``index`` respond. Raises UnfinishedError, with the names of the
+    missing shards, after ``patience`` seconds."""
     begun = noted = time.monotonic()
     while True:
         try:
@@ -67,20 +67,20 @@ def await_shards(transport: Transport, index: str, patience: float) -> None:
 
 @dataclass
 class Bulk:
-    """Send rows to an index, with at most ``in_flight`` open requests while the next request is
+    """Send rows to an index, with up to ``in_flight`` open requests while the next request is being
     filled.
 
-    A request contains at most ``max_bytes`` and ``max_rows``, but at least one row; status 413
-    halves ``max_bytes``. Rows that the server rejects temporarily (429, 502, 503 or 504, for a
-    request or for a row in a request) and rows without a response are sent again after ``pauses``,
-    each of which is twice as long as the previous pause, until ``patience`` seconds pass without an
-    acknowledged row. Two operations on the same id keep their order, because the second operation
-    waits until all earlier operations have been acknowledged. After ``notice`` seconds without a
-    response, a BocWarning gives the reason. ``clock`` returns the time in seconds.
+    A request contains at most ``max_bytes`` bytes and ``max_rows`` rows, but at least one row.
+    Status 413 halves ``max_bytes``. Rows are sent again if the server rejects them temporarily
+    (status 429, 502, 503 or 504, for a request or for a row in a request) or does not respond. The
+    ``pauses`` between attempts double each time, until ``patience`` seconds pass without an
+    acknowledged row. Operations on the same id keep their order, because the second operation waits
+    until all earlier operations have been acknowledged. After ``notice`` seconds without a
+    response, a BocWarning reports the reason. ``clock`` returns the time in seconds.
 
-    Raises RefusedError with the id if a row is rejected permanently, and BackendError if
-    ``patience`` has passed. All later calls raise the same error. Leaving the context flushes the
-    rows; leaving the context with an exception drops unacknowledged rows. Not thread-safe.
+    Raises RefusedError with the id if a row is rejected permanently, and BackendError after
+    ``patience`` seconds. All later calls raise the same error. Leaving the context flushes the
+    rows, but leaving it with an exception drops unacknowledged rows. Not thread-safe.
     """
 
     transport: Transport
@@ -96,7 +96,7 @@ class Bulk:
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        # After five seconds, the server reports missing shards and acknowledges other rows.
+        # After five seconds, the server reports missing shards and acknowledges the other rows.
         self._params = {"filter_path": "items.*.status,items.*.error", "server_timeout": "5s"}
         if self.require_alias:
             self._params["require_alias"] = "true"
@@ -122,25 +122,24 @@ class Bulk:
             self.stop(raised[1])
 
     def stop(self, error: object) -> None:
-        """Drop unacknowledged rows. After an error, wait until open requests have ended; after an
+        """Drop unacknowledged rows. After an error, wait for open requests to end; after an
         interrupt, do not wait."""
         self._stop.set()
         if isinstance(error, Exception):
             wait(self._sent)
 
     def index(self, id: str, document: bytes) -> None:
-        """Store a document (JSON in UTF-8 without line breaks), replacing an existing document with
-        this id."""
+        """Store a document (JSON in UTF-8 without line breaks), replacing any existing document
+        with this id."""
         self._append(id, b"%b\n%b\n" % (orjson.dumps({"index": {"_id": id}}), document))
 
     def delete(self, id: str) -> None:
-        """Delete a document. A missing document is not an error."""
+        """Delete a document. A missing document is ignored."""
         self._append(id, orjson.dumps({"delete": {"_id": id}}) + b"\n")
 
     def update(self, id: str, script: bytes, routing: str | None = None) -> None:
-        """Change a document with ``{"script": ...}``. A missing document is not an error. If
-        another program writes the document at the same time, the script is run again on the new
-        version."""
+        """Update a document with ``{"script": ...}``. A missing document is ignored. If another
+        program writes the document at the same time, the script is run again on the new version."""
         head = {"_id": id, "retry_on_conflict": 3}
         if routing is not None:
             head["routing"] = routing
@@ -148,10 +147,10 @@ class Bulk:
         self._append(id, b"%b\n%b\n" % (orjson.dumps({"update": head}), script))
 
     def flush(self) -> int:
-        """Wait until all rows are acknowledged. Return the number of deletes that removed a
-        document since the last flush.
+        """Wait until all rows are acknowledged. Return the number of documents deleted since the
+        last flush.
 
-        If the first response to a delete was lost, the repeated delete has no effect and is not
+        If the first response to a deletion was lost, the repeated deletion has no effect and is not
         counted.
         """
         self._send_all()
@@ -172,8 +171,8 @@ class Bulk:
         self._bytes += len(row)
 
     def _dispatch(self) -> None:
-        """Pass the rows to a thread as soon as a request slot is free. The thread is a daemon, so
-        that an interrupted process can exit."""
+        """Pass the rows to a thread as soon as a request slot is free. The thread is a daemon
+        thread, so that an interrupted process can exit."""
         if not self._rows:
             return
         self._settle(self.in_flight)
@@ -184,8 +183,8 @@ class Bulk:
         self._bytes = 0
 
     def _settle(self, room: int) -> None:
-        """Wait until fewer than ``room`` batches are in flight. A failed batch is kept, so that its
-        error is raised again."""
+        """Wait until fewer than ``room`` batches are in flight. Failed batches are kept so that
+        their errors are raised again."""
         while len(self._sent) >= room:
             done, _ = wait(self._sent, self.notice, return_when=FIRST_COMPLETED)
             for future in done:
@@ -200,13 +199,12 @@ class Bulk:
         except BackendError as error:
             future.set_exception(error)
         finally:
-            # Python reports a programming error, because callers do not wait for this batch.
+            # Let Python report a programming error, because callers do not wait for this batch.
             if not future.done():
                 future.set_exception(sys.exc_info()[1])
 
     def _deliver(self, rows: dict[str, bytes]) -> int:
-        """Send rows until all are acknowledged. Return the number of deletes that removed a
-        document."""
+        """Send rows until all are acknowledged. Return the number of documents deleted."""
         left = list(rows)
         count = 0
         limit = self.max_bytes
@@ -220,7 +218,7 @@ class Bulk:
             again = ids
             path = f"/{self.target}/_bulk"
             try:
-                # An update would recreate a removed index of another program.
+                # An update would recreate another program's index after it was removed.
                 if self._updates:
                     self.transport.request("GET", f"/{self.target}/_alias")
                 answer = self.transport.request("POST", path, body, **self._params)
@@ -229,7 +227,7 @@ class Bulk:
                 limit = min(2 * limit, self.max_bytes)
             except UnreachableError as error:
                 trouble = str(error)
-                # A request of this minimum size cannot have been too large for the server.
+                # A request of this minimum size cannot be too large for the server.
                 limit = max(len(body) // 2, 1 << 16)
             except RefusedError as error:
                 if error.status == 413:
@@ -250,7 +248,7 @@ class Bulk:
         return count
 
     def _read(self, ids: Sequence[str], answer: Json) -> tuple[list[str], int, str]:
-        """Parse a response, and return the ids to send again, the number of effective deletes, and
+        """Parse a response, and return the ids to send again, the number of documents deleted, and
         the reason why rows were rejected."""
         items = answer.get("items", ())
         if len(items) != len(ids):
@@ -321,11 +319,11 @@ class Bulk:
 
 
 class Ledger:
-    """Keep ids in a temporary database: the ids that an earlier load left on the server, and the
-    ids of this load.
+    """Temporary database of the ids that an earlier load left on the server and the ids of this
+    load.
 
-    The file has no name, so it disappears whenever the process ends. Raises BackendError if the
-    file cannot grow.
+    The file has no name, so it is removed when the process ends, even if the process is killed.
+    Raises BackendError if the file cannot grow.
     """
 
     def __init__(self) -> None:
@@ -351,7 +349,8 @@ class Ledger:
         )
 
     def has(self, ids: Sequence[str]) -> bool:
-        """Return whether an earlier load left all of these ids. If so, add the ids to this load.
+        """Return whether an earlier load left all of these ids on the server. If so, add the ids to
+        this load.
 
         Raises BackendError if an id is already part of this load.
         """
@@ -374,7 +373,7 @@ class Ledger:
         self._length += len(ids)
 
     def strays(self) -> Iterator[str]:
-        """Return the sorted ids from an earlier load that are not part of this load."""
+        """Return, in sorted order, the ids from an earlier load that are not part of this load."""
         rows = self._db.execute("SELECT id FROM ids WHERE earlier AND NOT ours ORDER BY id")
         return (id for (id,) in rows)
 
@@ -386,9 +385,9 @@ class Ledger:
         return [id for (id,) in rows]
 
     def _among(self, ids: Sequence[str], mark: str) -> set[str]:
-        """Return the ids among ``ids`` whose column ``mark`` is set."""
+        """Return the subset of ``ids`` for which the column ``mark`` is set."""
         result = set()
-        # SQLite limits the number of variables in a statement.
+        # SQLite limits the number of variables per statement.
         for part in batches(ids, 1000):
             query = f"SELECT id FROM ids WHERE {mark} AND id IN ({','.join('?' * len(part))})"
             result |= {id for (id,) in self._db.execute(query, part)}

@@ -1,5 +1,5 @@
-"""Read the contents of an index on a server: its items with their vectors, concept sets and terms,
-and the arrays of its code."""
+"""Read the contents of an index on a server, which are items with their vectors, concept sets and
+terms, and the arrays of the code."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -23,7 +23,7 @@ from .transport import Json, RefusedError, Transport
 BATCH = 64
 """Number of fields per request."""
 PARTS = {"terms": "postings", "vector": "vectors", "concepts": "concepts"}
-"""The part of an index to which each field belongs."""
+"""Part of the index to which each field belongs."""
 
 
 class Contents:
@@ -39,7 +39,7 @@ class Contents:
         self._vectors = generation.vectors
         self._n_terms = int(generation.manifest.codec["n_terms"])
         physical = generation.physical if generation.narrowed else None
-        # Items that lost their code are never hits.
+        # Items that have lost their code are never returned as hits.
         only = WITH_CODE if generation.lost and not generation.state.attached else ()
         self._searches = Searches(transport, self._target, self._layout, physical, only=only)
 
@@ -101,7 +101,8 @@ class Contents:
         for hit in hits:
             values = hit.get("fields", {}).get(path)
             rows.append(from_base64(values[0]) if values else b"")
-        # The float32 scales of a set come before its int8 rows; float16 rows have no scales.
+        # In each set, the float32 scales are stored before the int8 rows; float16 rows have no
+        # scales.
         scale = 4 if dtype == "int8" else 0
         size = max(1, scale + width * np.dtype(dtype).itemsize)
         heads = [scale * (len(row) // size) for row in rows]
@@ -154,8 +155,8 @@ class Contents:
         return used
 
     def sizes(self) -> dict[str, int]:
-        """Return the number of bytes in each part, or an empty result if this user is not permitted
-        to read the statistics."""
+        """Return the size of each part in bytes, or an empty mapping if this user is not allowed to
+        read the statistics."""
         try:
             return self._sizes()
         except RefusedError as error:
@@ -164,8 +165,8 @@ class Contents:
             return {}
 
     def terms(self, ids: Sequence[str], among: Sequence[int] | None = None) -> TermMatrix:
-        """Return term frequencies, which are fetched by queries for single terms, several hundred
-        at a time."""
+        """Return term frequencies. They are fetched by single-term queries, several hundred at a
+        time."""
         columns = range(self._n_terms) if among is None else among
         digits = self.generation.state.digits
         distinct = list(dict.fromkeys(ids))
@@ -174,7 +175,7 @@ class Contents:
             clauses = []
             for feature in self._strategy.features(part, [1] * len(part), digits):
                 ((kind, clause),) = self._strategy.clause(feature, 1).items()
-                # The body of a term query lies one level deeper, under the name of the field.
+                # The body of a term query is nested one level deeper, under the name of the field.
                 named = clause[self._strategy.path] if kind == "term" else clause
                 named["_name"] = feature
                 clauses.append({kind: clause})
@@ -205,7 +206,7 @@ class Contents:
         return np.array(counts, np.int64)
 
     def damaged_files(self) -> list[str]:
-        """Return an empty list, because Lucene checks its own files."""
+        """Return an empty list, because Lucene verifies its own files."""
         return []
 
     def _item(self, source: Json) -> Item:
@@ -222,8 +223,8 @@ class Contents:
         )
 
     def _sizes(self) -> dict[str, int]:
-        """Return the bytes of ``PARTS`` and of everything ``other``. For an attached code, only the
-        size of its vectors is computed, from their number."""
+        """Return the sizes in bytes of ``PARTS``, with the rest as ``other``. For an attached code,
+        return only the size of the vectors, computed from their number."""
         parts = dict.fromkeys(PARTS.values(), 0)
         count = sum(self.manifest.items.values())
         parts["vectors"] = self._vectors.bytes(self.manifest.identity.dim) * count
@@ -237,7 +238,8 @@ class Contents:
             for suffix, entry in answer["_all"]["primaries"]["segments"]["file_sizes"].items()
         }
         try:
-            # OpenSearch lacks this analysis, and a user may lack the right to it.
+            # OpenSearch does not support this analysis, and the user may not have the privilege to
+            # run it.
             params: Json = {"run_expensive_tasks": "true", "timeout": 600}
             fields = self._transport.request("POST", f"/{index}/_disk_usage", **params)[index][
                 "fields"

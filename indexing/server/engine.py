@@ -22,7 +22,7 @@ from .term_fields import EXACT, ClauseBudget
 from .transport import Json, RefusedError, Transport
 
 ALL_SHARDS = {"search_type": "dfs_query_then_fetch"}
-"""Search type that uses the word statistics of all shards, so that scores do not depend on the
+"""Search type that combines the word statistics of all shards, so that scores do not depend on the
 shard."""
 
 
@@ -56,8 +56,8 @@ class ServerEngine(Contents):
         return ids_and_scores(self.search(request), width)
 
     def statistics(self, modality: Modality | None, filters: Sequence[Filter] = ()) -> Statistics:
-        """Return the statistics from which a plan is derived. The number of items that pass is
-        cached for a minute."""
+        """Return the statistics on which a plan is based. The number of items that pass the filters
+        is cached for a minute."""
         manifest = self.generation.manifest
         passing = self._passing(modality, tuple(filters), int(monotonic() / 60))
         list_length = manifest.postings / self._n_terms
@@ -71,8 +71,8 @@ class ServerEngine(Contents):
         return make_plan(request, lambda: self.statistics(request.modality, request.filters), costs)
 
     def _hits(self, request: SearchRequest, plan: Plan, stages: Stages) -> list[list[Hit]]:
-        """Return the hits of each query. If the terms of a query have too few candidates, the query
-        is searched again with the other method of the plan."""
+        """Return the hits for each query. If the terms of a query find too few candidates, the
+        search is repeated with the alternative method of the plan."""
         answers = self._answers(request, range(len(request)), plan, stages)
         lengths = np.diff(request.queries.indptr).tolist()
         few = [i for i, (_, matched) in enumerate(answers) if plan.are_few(matched, lengths[i])]
@@ -91,8 +91,8 @@ class ServerEngine(Contents):
         return int(self._searches.ask(counted)["hits"]["total"]["value"])
 
     def _depth(self, request: SearchRequest, plan: Plan, i: int) -> int:
-        """Return the number of candidates to re-rank for query i. ``RANKED`` means all items that
-        match."""
+        """Return the number of candidates to re-rank for query i. ``RANKED`` means all matching
+        items."""
         bounds = request.queries.indptr
         n_terms = int(bounds[i + 1] - bounds[i])
         if plan.way == "all" or n_terms <= plan.unscored:
@@ -108,15 +108,15 @@ class ServerEngine(Contents):
         plan: Plan,
         fields: Json,
     ) -> Json | None:
-        """Return the search for query i, with ``fields`` of the hits, or None if its terms do not
-        occur in any item."""
+        """Return the search body for query i, which requests ``fields`` for the hits, or None if
+        the query's terms do not occur in any item."""
         depth = self._depth(request, plan, i)
         rescore = request.rescore
         must = may = None
         if plan.way != "all" and (
             features := self._features(request.queries, i, len(request.filters))
         ):
-            # Re-ranking all items that match needs no term scores.
+            # Term scores are not needed if all matching items are re-ranked.
             unscored = rescore is not None and depth > requests.WINDOW
             must = (self._strategy.matching if unscored else self._strategy.query)(features)
         if plan.way != "terms":
@@ -139,8 +139,8 @@ class ServerEngine(Contents):
         plan: Plan,
         stages: Stages,
     ) -> list[tuple[list[Hit], int]]:
-        """Return the hits of the queries with these ``numbers``, each with the number of items that
-        matched."""
+        """Return the hits for the queries with these ``numbers``, and the number of matching items
+        for each query."""
         depths = {i: self._depth(request, plan, i) for i in numbers}
         depth = max(depths.values(), default=1)
         rescore = request.rescore
@@ -157,8 +157,8 @@ class ServerEngine(Contents):
         return list(answers.values())
 
     def _ranked(self, hits: Sequence[Json], rescore: Rescore | None, i: int) -> list[Hit]:
-        """Return the hits of query i ranked by term scores, or the best of the hits that the server
-        re-ranked."""
+        """Return the hits for query i, ranked by term scores, or the best hits if the server
+        re-ranked them."""
         scores = _scores(hits)
         if rescore is not None:
             products = self._vectors.products(scores, rescore.queries.vectors[i])
@@ -234,8 +234,8 @@ class ServerEngine(Contents):
             )
 
     def _takes(self, clauses: int) -> bool:
-        """Return whether the server accepts a query with this number of clauses, which is tested
-        with terms that do not occur in the index."""
+        """Test whether the server accepts a query with this number of clauses, using terms that do
+        not occur in the index."""
         query = self._strategy.query({f"t{self._n_terms + j}": 1 for j in range(clauses)})
         try:
             self._searches.ask({"query": query, "size": 0})
@@ -263,7 +263,7 @@ class ServerEngine(Contents):
         try:
             return self._layout.of_hits(hits)
         except KeyError as missing:
-            if len(hits) > 1:  # hits are read one by one, to name the document
+            if len(hits) > 1:  # read hits individually to identify the document
                 return [item for hit in hits for item in self._of_hits([hit])]
             document = f"the document {hits[0]['_id']}" if "_id" in hits[0] else "a document"
             raise self._foreign(document, missing) from None

@@ -1,9 +1,10 @@
-"""Load one index from several processes at once: each process writes a part, and the last to finish
-publishes the index.
+"""Load an index from several processes at the same time. Each process writes a part, and the last
+process to finish publishes the index.
 
-The first process learns the code, and the others take it from the server. The code is stored in a
-separate small index, ``NAME-boc-KEY-code``, until the main index is published. The process that
-claims that small index learns while the others wait; if it dies, another process learns.
+One process learns the code, and the other processes read it from the server. Until the main index
+is published, the code is stored in a separate small index, ``NAME-boc-KEY-code``. The process that
+claims this small index learns the code while the others wait. If this process dies, another process
+learns the code.
 """
 
 from __future__ import annotations
@@ -42,22 +43,24 @@ from .transport import Json, RefusedError, Transport, UnfinishedError
 from .writer import ServerWriter, put_arrays
 
 TESTING = "testing"
-"""State of a generation while its creator tests the scores and the other processes wait."""
+"""State of a generation while the process that created it tests the scores and the other processes
+wait."""
 META = "boc_code"
-"""Entry in the ``_meta`` of an index that stores a code."""
+"""Key in the ``_meta`` of an index that stores a code."""
 CLAIM = "boc:publish"
 
 Learned: TypeAlias = tuple[dict[str, Any], Mapping[str, NDArray[Any]]]
-"""The configuration of a code, and its arrays."""
+"""Configuration and arrays of a code."""
 
 
 @dataclass
 class PartWriter(ServerWriter):
     """Load part ``number`` of ``count`` parts, numbered from 1.
 
-    All parts write into one generation, and each leaves a document with its number of items when it
-    is complete. The process that sees all these documents publishes. Rows always stay: if a process
-    dies, the same command loads its part on any machine, continuing from the stored rows.
+    All parts are written to the same generation. When a part is complete, its process stores a
+    document with the number of items. The process that finds these documents for all parts
+    publishes the index. Rows are never removed. If a process dies, running the same command on any
+    machine resumes the part from the stored rows.
     """
 
     number: int
@@ -73,7 +76,7 @@ class PartWriter(ServerWriter):
 
     def commit(self) -> None:
         """Mark this part as complete, and publish the index if all parts are complete."""
-        # This part may be empty, and other processes may not have created the index yet.
+        # This part may be empty, and the other processes may not have created the index yet.
         if not self._begun:
             self._begin(self._create(0))
         generation = self.generation
@@ -103,15 +106,15 @@ class PartWriter(ServerWriter):
         forget(self.transport, self.name)
 
     def __exit__(self, *raised: object) -> None:
-        # Nothing is dropped, since other processes are loading too.
+        # Do not drop any generation, because other processes are also loading.
         self._committed = True
         super().__exit__(*raised)
 
     def _create(self, largest: int) -> Generation:
-        """Return the generation that another process created, or a new generation."""
+        """Return the generation created by another process, or create a new generation."""
         while True:
-            # A generation that another process creates after this check has the same number, and is
-            # refused below.
+            # If another process creates a generation after this check, both have the same number,
+            # so the request below is rejected.
             if generation := self._join():
                 return generation
             try:
@@ -125,9 +128,9 @@ class PartWriter(ServerWriter):
             return tested
 
     def _join(self) -> Generation | None:
-        """Return the generation that other processes load, once its scores are tested, or None if
-        no process has created one."""
-        # A process that tests for longer is considered dead.
+        """Return the generation that the other processes are loading, after its scores have been
+        tested. Return None if no generation has been created."""
+        # If the test takes longer, the process is assumed to be dead.
         deadline = time.monotonic() + 60
         while True:
             generation = self._continued(generations(self.transport, self.name))
@@ -148,8 +151,9 @@ class PartWriter(ServerWriter):
         return [hit["_source"] for hit in hits]
 
     def _claim(self, *, again: bool) -> bool:
-        """Return whether this process is to publish. Of several processes that finish at once, the
-        first publishes; if it died, a process that loads a complete part ``again`` publishes."""
+        """Return whether this process must publish the index. If several processes finish at the
+        same time, the first process to claim this task publishes. If that process died, a process
+        that loads a complete part ``again`` publishes."""
         by = uuid4().hex
         path = f"/{self.generation.loading_alias}/_create/{CLAIM}"
         claim = {"part": self.number, "by": by}
@@ -158,7 +162,8 @@ class PartWriter(ServerWriter):
         except RefusedError as error:
             if error.status != 409:
                 raise
-            # A request that was repeated after its response was lost conflicts with its own claim.
+            # If the response to a request was lost, the repeated request conflicts with its own
+            # claim.
             first = self.transport.request("GET", f"/{self.generation.physical}/_doc/{CLAIM}")
             return again or first["_source"]["by"] == by
         return True
@@ -179,9 +184,9 @@ def share_code(
     key: str,
     learn: Callable[[], Learned],
 ) -> Learned:
-    """Return the result of ``learn``. Only the first process that claims ``key`` runs ``learn``;
-    the others use that process's result. ``key`` is 12 hex digits that identify the training data
-    and the method."""
+    """Return the result of ``learn``. Only the first process that claims ``key`` runs ``learn``,
+    and the other processes use its result. ``key`` consists of 12 hex digits that identify the
+    training data and the method."""
     physical = name_apart(transport, f"{name}-boc-{key}-code")
     alias = f"{physical}.load"
     claim = Claim(transport, name)
@@ -219,7 +224,7 @@ def share_code(
 
 
 def _make(transport: Transport, physical: str, alias: str) -> None:
-    """Create the index of a code, unless another process has created it."""
+    """Create the index that stores a code, unless another process has already created it."""
     try:
         create_index(transport, physical, requests.code_body({META: {}}, alias))
     except RefusedError as error:
@@ -228,7 +233,7 @@ def _make(transport: Transport, physical: str, alias: str) -> None:
 
 
 def forget(transport: Transport, name: str) -> None:
-    """Remove the codes that loads of ``name`` shared."""
+    """Remove the codes shared by loads of ``name``."""
     for physical, entry in made_for(transport, name).items():
         if META in entry["mappings"].get("_meta", {}):
             drop_index(transport, physical)

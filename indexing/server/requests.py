@@ -1,6 +1,6 @@
-"""Build mappings, documents and queries for servers as plain data; no request is sent here.
+"""Build mappings, documents and queries for servers as plain data. This module sends no requests.
 
-A document contains one item::
+Each document contains one item::
 
     id        keyword    the item's id, which breaks ties
     modality  keyword    image or text
@@ -16,9 +16,10 @@ A document contains one item::
     content, group       only in _source
     block     binary     in other documents: a block of the codec's arrays
 
-Fields that only searches and counts read are left out of ``_source``, which would double their
-size, unless the vector format needs the whole ``_source``. Hits return the field ``item``, since
-reading the ``_source`` of ten hits makes a server unpack ten blocks of documents.
+Fields that are read only by searches and counts are excluded from ``_source``, because storing them
+there would double their size. The exception is a vector format that needs the complete ``_source``.
+Hits return the field ``item``, because to read the ``_source`` of ten hits, a server has to
+decompress ten blocks of documents.
 """
 
 import hashlib
@@ -52,10 +53,10 @@ ITEM = ["id", "modality", "content", "group", "meta"]
 HIDDEN = ["size", "digits", "first", "terms", "vector", "concepts", "item", "words", "block"]
 ALL = {"enabled": True, "includes": [], "excludes": []}
 WINDOW = 10_000
-"""Largest number of hits that a server ranks without paging (index.max_result_window), or
+"""Maximum number of hits that a server ranks without paging (index.max_result_window), or
 re-ranks."""
 RANKED = WINDOW + 1
-"""Number of candidates that stands for ranking all matching items by their vectors."""
+"""Number of candidates that means that all matching items are ranked by their vectors."""
 
 TYPES: dict[FieldType, Json] = {
     "keyword": {"type": "keyword"},
@@ -90,14 +91,14 @@ OWN_SETTINGS: Json = {
         "metadata": False,
     },
 }
-"""Settings that a cluster template might change: they ensure that documents are stored as sent, and
-can be found."""
+"""Settings that ensure that documents are stored as sent and can be found. They are set explicitly
+because a cluster template might change them."""
 SOURCE_ONLY: Json = {
     name: {"type": "keyword", "index": False, "doc_values": False}
     for name in ("content", "group", "array", "part", "items", "concept_dim", "by")
 }
-"""Document fields that no search reads, mapped so that no template makes the server parse, refuse
-or copy them."""
+"""Document fields that searches do not use. They are mapped explicitly so that a template cannot
+make the server parse, reject or copy them."""
 BINARY: Json = {"type": "binary", "doc_values": True}
 ANALYSIS: Json = {
     "analysis.char_filter.boc_letters": {
@@ -122,25 +123,25 @@ ANALYSIS: Json = {
         "filter": ["cjk_width", "lowercase", "asciifolding"],
     },
 }
-"""How a server folds and splits words, built from features that every server has. The result is
-almost the same as for an index in a folder; the standard filters alone do not fold Greek, Cyrillic
-or separate combining marks."""
+"""Analyzer that folds and splits words, built from features that all servers support. The result is
+almost the same as for an index in a folder. The standard filters on their own do not fold Greek,
+Cyrillic or separate combining marks."""
 WORDS: Json = {
     "type": "text",
     "analyzer": "boc_folded",
     "search_analyzer": "boc_folded",
     "similarity": "BM25",
 }
-"""The field for full-text search. The analyzer and similarity are named explicitly, since a
-template may change the defaults."""
+"""Field for full-text search. The analyzer and the similarity are set explicitly because a template
+may change the defaults."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Locate the fields of an item in a document; fields of boc are under ``prefix``. Without a
-    prefix the document is boc's own and metadata are under ``meta``; with a prefix it belongs to
-    another program, and all its other fields are metadata. Documents of other programs lack the
-    field ``item``."""
+    """Locations of an item's fields in a document. The fields of boc are under ``prefix``. Without
+    a prefix, the document belongs to boc and the metadata are under ``meta``. With a prefix, the
+    document belongs to another program, and all other fields are metadata. Documents of other
+    programs do not have the field ``item``."""
 
     prefix: str = ""
 
@@ -154,26 +155,26 @@ class Layout:
 
     @property
     def source_fields(self) -> Any:
-        """Return the part of a document's ``_source`` that describes an item."""
+        """Return the fields of ``_source`` that describe an item."""
         if self.prefix:
             return {"excludes": [self.own(name) for name in HIDDEN]}
         return ITEM
 
     @property
     def hits(self) -> Json:
-        """Return the search options with which ``of_hits`` can read the items of hits."""
+        """Return the search options that ``of_hits`` requires to read the items."""
         if self.prefix:
             return {"_source": self.source_fields}
         return {"_source": False, "stored_fields": "_none_", "docvalue_fields": ["item"]}
 
     @property
     def order(self) -> Json:
-        """Return the sort order of hits with equal scores."""
+        """Return the sort order for hits with equal scores."""
         return {self.own("id"): "asc"}
 
     def key(self, id: str) -> str:
-        """Return the _id of an item, or an empty string for an id that is not valid Unicode, which
-        no document has."""
+        """Return the _id of an item, or an empty string if the id is not valid Unicode, because
+        then no document can have it."""
         if id.encode(errors="ignore").decode() != id:
             return ""
         return id if self.prefix else document_id(id)
@@ -188,8 +189,8 @@ class Layout:
         return Item(own["id"], own["modality"], own["content"], own["group"], meta)
 
     def of_hits(self, hits: Sequence[Json]) -> list[Item | str]:
-        """Return the items of hits, or only the ids of items too long for a hit. Raises KeyError
-        for a missing field."""
+        """Return the items of hits, or only the id if an item is too long for the field ``item``.
+        Raises KeyError for a missing field."""
         if self.prefix:
             return [self.item(hit["_source"]) for hit in hits]
         rows = b",".join([from_base64(hit.get("fields", {})["item"][0]) for hit in hits])
@@ -197,16 +198,17 @@ class Layout:
 
 
 def pack_item(item: Item) -> str:
-    """Encode an item for its field ``item`` as a list, or only its id if the list is too long."""
+    """Encode an item as a list for the field ``item``, or encode only its id if the list is too
+    long."""
     packed = orjson.dumps([item.id, item.modality, item.content, item.group, dict(item.fields)])
-    # Lucene accepts at most 32,766 bytes.
+    # Lucene accepts up to 32,766 bytes.
     if len(packed) > 32_000:
         packed = orjson.dumps([item.id])
     return to_base64(packed)
 
 
 def flat(source: Json, path: str = "") -> Json:
-    """Return the values of nested objects under dotted paths, as filters name them."""
+    """Flatten nested objects, with dotted paths as keys, as used in filters."""
     values: Json = {}
     for name, value in source.items():
         if isinstance(value, dict):
@@ -222,7 +224,7 @@ ATTACHED = Layout(f"{OBJECT}.")
 
 
 def document_id(id: str) -> str:
-    """Return the _id of an item: its id, or a digest if servers do not accept the id."""
+    """Return the _id of an item, which is its id, or a digest if servers do not accept the id."""
     data = id.encode(errors="surrogatepass")
     if id.startswith("boc:") or len(data) > 512 or data.decode(errors="replace") != id:
         return f"boc:sha256:{hashlib.sha256(data).hexdigest()}"
@@ -239,11 +241,11 @@ def index_body(
     replicas: int = 0,
     by_term: bool = False,
 ) -> Json:
-    """Return the request body that creates an index for loading: without refresh, and usually
+    """Return the request body that creates an index for loading, without refresh and usually
     without replicas.
 
-    Documents are sorted by id, like hits with equal scores, or ``by_term``, which keeps the items
-    of a term together.
+    Documents are sorted by id, like hits with equal scores, or with ``by_term``, so that items with
+    the same term are stored together.
     """
     properties = {
         **SOURCE_ONLY,
@@ -276,16 +278,16 @@ def index_body(
 
 
 def code_body(own: Json, alias: str, replicas: int = 0) -> Json:
-    """Return the request body that creates an index for only the arrays of a code, with ``own`` as
-    its ``_meta``."""
+    """Return the request body that creates an index that contains only the arrays of a code, with
+    ``own`` as its ``_meta``."""
     body = empty_body(own, {**SOURCE_ONLY, "block": BINARY}, ["block"], replicas)
     return {**body, "aliases": {alias: {}}}
 
 
 def empty_body(own: Json, properties: Json, hidden: Sequence[str], replicas: int) -> Json:
-    """Return the request body that creates an index with these ``properties``; the ``hidden``
-    fields are left out of ``_source``. All parameters of ``_source`` are given, so that no template
-    of the cluster adds to it."""
+    """Return the request body that creates an index with these ``properties``, excluding the
+    ``hidden`` fields from ``_source``. All parameters of ``_source`` are set, so that cluster
+    templates cannot change them."""
     return {
         "settings": {
             "number_of_shards": 1,
@@ -304,15 +306,15 @@ def empty_body(own: Json, properties: Json, hidden: Sequence[str], replicas: int
 
 
 def object_mapping(strategy: Strategy, dim: int) -> Json:
-    """Return the mapping of the object ``OBJECT`` in documents of another program, for vectors (n,
-    ``dim``)."""
+    """Return the mapping of the object ``OBJECT`` in documents of another program, for vectors with
+    ``dim`` components."""
     fields = item_fields(strategy, Binary(), dim)
     return {"dynamic": False, "properties": {**fields, "row": {"type": "keyword"}}}
 
 
 def item_fields(strategy: Strategy, vectors: VectorField, dim: int) -> Json:
-    """Return the mappings of the fields that every item has, in documents of boc and of other
-    programs."""
+    """Return the mappings of the fields that all items have, both in boc's own documents and in
+    documents of other programs."""
     return {
         "id": unindexed("keyword"),
         "modality": {"type": "keyword"},
@@ -324,7 +326,7 @@ def item_fields(strategy: Strategy, vectors: VectorField, dim: int) -> Json:
 
 
 def unindexed(kind: str) -> Json:
-    """Return the mapping of a field used to count or sort, but never searched."""
+    """Return the mapping of a field that is used to count or sort, but is not searched."""
     return {"type": kind, "index": False}
 
 
@@ -335,8 +337,8 @@ def documents(
     terms: TermMatrix,
     vectors: NDArray[Any],
 ) -> Iterator[Json]:
-    """Return the documents of items with their ``vectors``, in the dtype of the index; metadata are
-    not included."""
+    """Return the documents for items with ``vectors`` in the dtype of the index. Metadata are not
+    included."""
     sizes = np.diff(terms.indptr)
     largest = np.maximum.reduceat(np.append(terms.data, 0), terms.indptr[:-1]) * (sizes > 0)
     columns = (items, sizes.tolist(), largest.tolist(), strategy.documents(terms))
@@ -357,8 +359,8 @@ def documents(
 
 
 def first_terms(terms: TermMatrix) -> list[int | None]:
-    """Return the term of each row's largest frequency, the smallest such term if several are equal,
-    or None for a row without terms."""
+    """Return the term with the largest frequency in each row. If several terms have this frequency,
+    return the smallest term. For rows without terms, return None."""
     sizes = np.diff(terms.indptr)
     rows = np.repeat(np.arange(len(sizes)), sizes)
     order = np.lexsort((terms.indices, -terms.data, rows))
@@ -367,8 +369,8 @@ def first_terms(terms: TermMatrix) -> list[int | None]:
 
 
 def concepts_of(concepts: StoredConcepts, i: int) -> str:
-    """Return the rows of concept set i as the value of a binary field; int8 rows follow their
-    scales."""
+    """Return concept set i as the value of a binary field. For int8 rows, the scales are stored
+    before the rows."""
     rows = slice(concepts.offsets[i], concepts.offsets[i + 1])
     scales = b"" if concepts.scales is None else concepts.scales[rows].tobytes()
     return to_base64(scales + concepts.values[rows].tobytes())
@@ -380,12 +382,12 @@ def rerank_body(
     vector: NDArray[np.float32],
     candidates: int,
 ) -> Json:
-    """Extend the search ``body`` to re-rank the best ``candidates`` per shard by the products of
-    their vectors.
+    """Extend the search ``body`` to re-rank the best ``candidates`` of each shard by the dot
+    products of their vectors with the query.
 
     If ``candidates`` exceeds ``WINDOW``, all matching documents are re-ranked.
     """
-    # A server ignores rescore in a sorted search.
+    # Servers ignore rescore in sorted searches.
     unsorted = {name: value for name, value in body.items() if name != "sort"}
     if candidates > WINDOW:
         return {**unsorted, "query": field.best(body["query"], vector, body["size"])}
@@ -402,8 +404,8 @@ def search_body(
     extra: Json | None = None,
     layout: Layout = OWN,
 ) -> Json:
-    """Return the search for the k best items by ``query`` (None matches all items), adding the
-    scores of ``extra``; ties are ordered by id."""
+    """Return the search for the k best items for ``query`` (None matches all items). The scores of
+    ``extra`` are added, and ties are sorted by id."""
     clauses: Json = {} if query is None else {"must": [query]}
     if extra is not None:
         clauses["should"] = [extra]
@@ -413,7 +415,7 @@ def search_body(
         (without if each.op == "!=" else only).append(condition(each, layout))
     if query is None:
         only.append({"exists": {"field": layout.own("modality")}})
-    # A term that no document has adds no cost.
+    # A term that does not occur in any document adds no cost.
     without += [
         {"term": {layout.own("modality"): each}}
         for each in MODALITIES
@@ -432,7 +434,8 @@ def search_body(
 
 
 def condition(filter: Filter, layout: Layout) -> Json:
-    """Return the clause of a metadata condition; for ``!=``, the clause that must not match."""
+    """Return the clause for a metadata condition. For ``!=``, return the clause that must not
+    match."""
     name = layout.meta(filter.field)
     if filter.ids:
         return {"ids": {"values": [*map(layout.key, filter.ids)]}}
@@ -452,7 +455,7 @@ def decode_terms(
     base: int,
     n_terms: int,
 ) -> TermMatrix:
-    """Return term frequencies from rows of {feature: value}, with their digits combined."""
+    """Decode term frequencies from rows of {feature: value}, combining the digits."""
     power = {"": 1} | {suffix: base ** (i + 1) for i, suffix in enumerate(DIGITS)}
     rows = []
     columns = []
@@ -470,13 +473,13 @@ def decode_terms(
 
 
 def dumps(body: Json) -> bytes:
-    """Encode JSON. float32 numbers are written with their own digits, half as many as for
-    float64."""
+    """Encode JSON. float32 numbers are written with only the digits that float32 needs, about half
+    as many as for float64."""
     return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def printed(body: Json) -> str:
-    """Return a search body as JSON with one entry per line; otherwise each number in a long list
-    would take a line."""
+    """Return a search body as JSON with one entry per line, instead of one line for each number in
+    a long list."""
     entries = [f'  "{name}": {dumps(value).decode()}' for name, value in body.items()]
     return "{\n" + ",\n".join(entries) + "\n}"

@@ -1,7 +1,7 @@
-"""Test the scores of a new index against known answers before anything is loaded into it.
+"""Compare the scores of a new index with known values before items are loaded into the index.
 
-A dozen documents with known scores are indexed, searched, and removed. A small temporary index
-shows how a server can store codes.
+The test indexes, searches and removes a dozen documents with known scores. Another test uses a
+small temporary index to find out how a server can store codes.
 """
 
 import time
@@ -25,22 +25,23 @@ from .transport import Json, RefusedError, Transport
 from .vector_fields import VectorField
 
 COMMON = [1, 2, 3, 5, 7, 9, 12, 15, 100, 300, 511, 70_000]
-"""Frequencies of term 0 in the test documents, from the smallest to the largest that a single
-number can store, and beyond."""
+"""Frequencies of term 0 in the test documents, from the minimum to the maximum that fits in a
+single number, and beyond."""
 OWN = 4
-"""Number of terms that occur in only one document. With one more term in all documents, this number
-reveals a server that prunes: it drops terms that are five times as frequent as the average term and
-weigh at most 0.4 of the heaviest."""
+"""Number of terms that occur in only one document. Together with a term that occurs in all
+documents, this number reveals whether the server prunes terms. A server that prunes drops terms
+that are five times as frequent as the average term and have at most 0.4 of the maximum weight."""
 QUERIES = [{0: 1}, {0: 1, 21: 511}, {0: 127, 1: 1, 6: 64, 13: 511, 48: 3}]
 ROUTING = "boc"
-"""The routing value that sends all test documents to one shard, since pruning counts per shard."""
+"""Routing value that sends all test documents to the same shard, because pruning is based on the
+frequencies in each shard."""
 
 
 def self_test(transport: Transport, index: str, strategy: Strategy) -> str | None:
-    """Return None if ``index``, created for ``strategy``, scores exactly, or the reason if the
-    server lacks the strategy.
+    """Return None if ``index``, created for ``strategy``, returns exact scores, or the reason why
+    the server does not support the strategy.
 
-    Raises BackendError if scores differ. After success, no test document remains.
+    Raises BackendError if scores are wrong. If the test succeeds, all test documents are removed.
     """
     terms = check_documents()
     documents = list(strategy.documents(terms))
@@ -57,7 +58,7 @@ def self_test(transport: Transport, index: str, strategy: Strategy) -> str | Non
             }
             path = f"/{index}/_search"
             answer = transport.request("POST", path, body, routing=ROUTING, **WHOLE)
-            # Documents that are not among the hits have a score of 0.
+            # Documents that are not in the hits have a score of 0.
             scores.append(np.zeros(len(documents)))
             for hit in answer["hits"]["hits"]:
                 scores[-1][int(hit["_id"].rpartition(":")[2])] = hit["_score"]
@@ -90,7 +91,7 @@ def check_documents() -> TermMatrix:
 
 def _bulk(transport: Transport, index: str, documents: Sequence[Json | None]) -> None:
     """Index test documents, or delete the documents given as None."""
-    # Patience is short, since starting again loses little.
+    # The patience is short because little work is lost if the load is started again.
     with Bulk(transport, index, routing=ROUTING, patience=30) as bulk:
         for i, document in enumerate(documents):
             key = f"boc:test:{i}"
@@ -102,8 +103,8 @@ def _bulk(transport: Transport, index: str, documents: Sequence[Json | None]) ->
 
 
 def lack_of(transport: Transport, field: str) -> str | None:
-    """Return the reason why the server cannot store codes with this strategy, tested with a small
-    temporary index, or None if it can."""
+    """Test with a small temporary index whether the server can store codes with this strategy.
+    Return the reason if it cannot, otherwise None."""
     strategy = STRATEGIES[field]
     index = f"boc-probe-{uuid.uuid4().hex[:12]}"
     body = empty_body({}, {"terms": strategy.mapping}, [], 0)
@@ -127,7 +128,7 @@ def lack_of(transport: Transport, field: str) -> str | None:
 
 
 def takes_vectors(transport: Transport, index: str, field: VectorField, dim: int) -> bool:
-    """Return whether the server stores and compares a vector in the field ``vector`` of an
+    """Return whether the server can store and compare a vector in the field ``vector`` of an
     index."""
     path = f"/{index}/_doc/boc:test:vector"
     row = np.full((1, dim), dim**-0.5, field.dtype)

@@ -1,4 +1,4 @@
-"""Search one index on a server: send searches, repeat them if a node stopped, and check the
+"""Send searches to an index on a server, repeat a search if a node has stopped, and check the
 responses."""
 
 import sys
@@ -19,23 +19,23 @@ from .requests import WINDOW, Layout, dumps
 from .transport import AWAY, Json, RefusedError, Transport, refusal
 
 PAGE = 1000
-"""Number of documents per request, with vectors or concepts."""
+"""Number of documents per request if vectors or concepts are included."""
 SCAN = 5000
-"""Number of documents per request, without vectors and concepts."""
+"""Number of documents per request if vectors and concepts are not included."""
 GONE = AWAY | {"search_context_missing_exception"}
-"""Errors of a search whose node stopped after it had ranked the hits, before they were fetched."""
+"""Errors of a search if a node stops after ranking the hits and before returning their fields."""
 PAUSES = (0.0, 0.2, 1.0)
-"""Seconds before a search is repeated after such an error, since the cluster needs a moment to
-switch to another copy."""
+"""Seconds to wait before repeating a search after such an error, while the cluster switches to
+another copy of the shard."""
 WHOLE = {"allow_partial_search_results": "false"}
-"""With this option, the request fails if a shard does not respond, instead of leaving a gap in the
-hits."""
+"""Search parameters that make a request fail if a shard does not respond, instead of returning
+incomplete hits."""
 
 
 @dataclass
 class Searches:
-    """Search ``target``, whose documents have a ``layout``: one index, or the indexes behind an
-    alias. With ``physical``, hits from another index raise BackendError; ``only`` lists further
+    """Searches of ``target``, which is an index or an alias, with documents in ``layout``. If
+    ``physical`` is given, hits from another index raise BackendError. ``only`` lists additional
     conditions for all searches. Thread-safe."""
 
     transport: Transport
@@ -46,20 +46,21 @@ class Searches:
     only: Sequence[Json] = ()
 
     def narrow(self, body: Json) -> Json:
-        """Add the conditions ``only`` to a search, since some items have lost their code."""
+        """Add the conditions in ``only`` to a search, to exclude items that have lost their
+        code."""
         if not self.only or "knn" in body:
             return body
         query = {"bool": {"must": [body.get("query", {"match_all": {}})], "filter": [*self.only]}}
         return {**body, "query": query}
 
     def ask(self, body: Json, **params: Any) -> Json:
-        """Return the response to one search; ``params`` are additional URL parameters."""
+        """Send a search and return the response. ``params`` are additional URL parameters."""
         path = f"/{self.target}/_search"
         return self._check(self.transport.search(path, self.narrow(body), **WHOLE, **params))
 
     def pages(self, bodies: Sequence[Json], k: int, **params: Any) -> list[tuple[list[Json], int]]:
-        """Return at most k hits for each body, and the number of matching documents; for k above
-        ``WINDOW``, this is the number of hits. The request is repeated if a node stopped during the
+        """Return up to k hits for each body, and the number of matching documents (for k above
+        ``WINDOW``, the number of hits). The request is repeated if a node stops during the
         search."""
         for pause in self.pauses:
             try:
@@ -83,8 +84,8 @@ class Searches:
         return [_page(self._check(each)) for each in answer["responses"]]
 
     def hits_of(self, ids: Sequence[str], fields: Json) -> list[Json]:
-        """Return the hits of items with some ``fields``, in the order of ``ids``. Raises KeyError
-        for an unknown id."""
+        """Return hits with ``fields`` for the items with these ``ids``, in the same order. Raises
+        KeyError for an unknown id."""
         hits = {}
         for part in batches(list(dict.fromkeys(ids)), PAGE):
             keys = [key for key in map(self.layout.key, part) if key]
@@ -100,8 +101,7 @@ class Searches:
         return [hits[key] for key in ids]
 
     def _check(self, answer: Json) -> Json:
-        """Return a response. Raises BackendError if one of several searches failed or took too
-        long."""
+        """Return the response unchanged. Raises BackendError if a search failed or timed out."""
         if "error" in answer:
             raise refusal(self.transport.label, answer["status"], answer)
         if answer.get("timed_out"):
@@ -127,8 +127,8 @@ def stored_arrays(
     blocks: int,
     described: Mapping[str, Json],
 ) -> dict[str, NDArray[Any]]:
-    """Return the arrays stored in the blocks of the index ``physical``, without arrays that do not
-    match ``described``."""
+    """Return the arrays stored as blocks in the index ``physical``, except arrays that do not match
+    ``described``."""
     searches = Searches(transport, physical, Layout())
     data = {name: bytearray() for name in described}
     for number in range(blocks):
@@ -153,10 +153,10 @@ def scan(
     k: int | None = None,
     size: int = SCAN,
 ) -> Iterator[Json]:
-    """Return all hits of ``body``, or the first k, page by page from one point in time, in the
-    order set by ``body``. A page has at most ``size`` hits."""
+    """Return all hits of ``body``, or the first k, in the order that ``body`` specifies. The hits
+    are read from a single point in time, in pages of up to ``size`` hits."""
     left = sys.maxsize if k is None else k
-    # A cluster may forbid longer times (search.max_keep_alive).
+    # Clusters can limit this time (search.max_keep_alive).
     keep = "1m"
     pit = transport.open_pit(index, keep)
     path = "/_search"
@@ -173,7 +173,7 @@ def scan(
             except RefusedError as error:
                 if error.status != 403 or "search_after" in page or "pit" not in page:
                     raise
-                # Rights on an alias alone do not allow its points in time.
+                # Privileges on an alias are not sufficient to open a point in time.
                 path = f"/{index}/_search"
                 del page["pit"]
                 continue

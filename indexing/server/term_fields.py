@@ -1,5 +1,5 @@
 """Define field types that store term frequencies on a server so that scores are integer dot
-products, and enforce the clause limit."""
+products, and keep queries within the server's clause limit."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from boc.types import TermMatrix
 from .transport import Json
 
 EXACT = 1 << 24
-"""Servers add scores as float32, in which integers below this limit are exact."""
+"""Servers add scores as float32 numbers, which represent integers below this limit exactly."""
 SAFE = 1000
-"""Number of clauses that every server accepts; the lowest limit is 1,024, including filters."""
+"""Number of clauses that all servers accept. The lowest limit is 1,024, including filters."""
 DIGITS = "abcde"
-"""Suffixes of the second and later digits: enough for an int32 in base 64."""
+"""Suffixes for the second and later digits, which are sufficient for an int32 in base 64."""
 
 
 class Strategy(ABC):
-    """Storage of term frequencies in one field, such that a query's score is the sum of weight
-    times frequency.
+    """Storage of term frequencies in a field, such that the score of a query is the sum of the
+    weights times the frequencies.
 
-    Frequencies that the field cannot store, or only at a high cost, are written as digits to the
-    base ``base``: digit i of term j is the feature "t<j>" (i = 0) or "t<j>a", "t<j>b", ..., whose
-    query weight is base**i times the weight of the term.
+    Frequencies that the field cannot store, or can store only at a high cost, are split into digits
+    in base ``base``. Digit i of term j is the feature "t<j>" (i = 0) or "t<j>a", "t<j>b", ..., with
+    a query weight of base**i times the weight of the term.
     """
 
     name: str
     base = 512
-    """The default suits fields of weighted features, which keep 9 significant bits."""
+    """The default is suitable for fields of weighted features, which store 9 significant bits."""
     path = "terms"
-    """The name of the field in a document."""
+    """Name of the field in a document."""
 
     def at(self, path: str) -> Strategy:
         """Return the same strategy for a field with another name."""
@@ -49,34 +49,34 @@ class Strategy(ABC):
 
     @property
     def mapping(self) -> Json:
-        """Return the field's mapping."""
+        """Return the mapping of the field."""
         return {"type": self.name}
 
     @property
     def settings(self) -> Json:
-        """Return the index settings that the field needs."""
+        """Return the index settings that the field requires."""
         return {}
 
     def field(self, features: Mapping[str, int]) -> Any:
-        """Return the value of the field ``terms`` of a document."""
+        """Return the value of the field ``terms`` for a document."""
         return features
 
     @abstractmethod
     def clause(self, feature: str, weight: int) -> Json:
-        """Return the query whose score is weight times the feature."""
+        """Return a query with a score of ``weight`` times the value of the feature."""
 
     def query(self, features: Mapping[str, int]) -> Json:
-        """Return the query whose score is the sum over features."""
+        """Return a query that sums the scores of all features."""
         clauses = [self.clause(feature, weight) for feature, weight in features.items()]
         return {"bool": {"should": clauses}}
 
     def matching(self, features: Mapping[str, int]) -> Json:
-        """Return a query with the same matches as ``query``, at a lower cost if scores may
-        differ."""
+        """Return a query with the same matches as ``query``, but possibly different scores if that
+        makes it faster."""
         return self.query(features)
 
     def documents(self, terms: TermMatrix) -> list[dict[str, int]]:
-        """Return each row's features with their values; digits that are 0 are left out."""
+        """Return the features and values for each row. Digits that are 0 are omitted."""
         bounds = terms.indptr.tolist()
         suffixes = ["", *DIGITS][: self.digits(int(terms.data.max(initial=0)))]
         if len(suffixes) == 1:
@@ -89,7 +89,7 @@ class Strategy(ABC):
         return rows
 
     def digits(self, largest: int) -> int:
-        """Return the number of digits needed for the frequency ``largest``."""
+        """Return the number of digits required for the frequency ``largest``."""
         return 1 if largest < self.base else 1 + self.digits(largest // self.base)
 
     def features(
@@ -98,7 +98,7 @@ class Strategy(ABC):
         weights: Sequence[int],
         digits: int,
     ) -> dict[str, int]:
-        """Return a query's features and their weights, if frequencies have up to ``digits``
+        """Return the features of a query and their weights, for frequencies of up to ``digits``
         digits."""
         powers = {suffix: self.base**i for i, suffix in enumerate(["", *DIGITS][:digits])}
         return {
@@ -113,15 +113,15 @@ def _rows(
     values: NDArray[Any],
     bounds: Sequence[int],
 ) -> Iterator[Iterator[tuple[str, int]]]:
-    """Return the (feature, value) pairs of each row."""
+    """Return the (feature, value) pairs for each row."""
     flat = values.tolist()
     features = [f"t{column}" for column in columns.tolist()]
     return (zip(features[a:b], flat[a:b], strict=True) for a, b in pairwise(bounds))
 
 
 class SparseVector(Strategy):
-    """Elasticsearch's ``sparse_vector``. Every query disables pruning, which would drop frequent
-    terms of low weight."""
+    """Field type ``sparse_vector`` of Elasticsearch. All queries disable pruning, which would drop
+    frequent terms with low weights."""
 
     name = "sparse_vector"
 
@@ -144,9 +144,10 @@ class RankFeatures(Strategy):
 
 
 class Text(Strategy):
-    """Surrogate text under a similarity equal to the dot product: query boost times term frequency.
+    """Surrogate text with a similarity that computes the dot product, as query boost times term
+    frequency.
 
-    A frequency is stored as the number of times a word is repeated, so a small base keeps the text
+    A frequency is stored by repeating a word this number of times, so a small base keeps the text
     short.
     """
 
@@ -184,7 +185,7 @@ class Text(Strategy):
 
 
 class CountedText(Text):
-    """Surrogate text in which the server reads the frequency after a word: "t5|37"."""
+    """Surrogate text in which each word is followed by its frequency, as in "t5|37"."""
 
     name = "counted_text"
     base = EXACT
@@ -213,11 +214,11 @@ STRATEGIES: dict[str, Strategy] = {
 
 @dataclass
 class ClauseBudget:
-    """Find and enforce the clause limit of a server. No server reports its limit, so it is tested
-    when a query exceeds ``SAFE``.
+    """Clause limit of a server. Servers do not report their limit, so it is determined by tests
+    when a query first exceeds ``SAFE``.
 
-    ``takes`` tests whether the server accepts a query with a number of clauses; ``label`` is the
-    server's address for messages.
+    ``takes`` tests whether the server accepts a query with a given number of clauses. ``label`` is
+    the server's address in messages.
     """
 
     takes: Callable[[int], bool]
@@ -226,8 +227,8 @@ class ClauseBudget:
     too_many: int = sys.maxsize
 
     def fit(self, features: Mapping[str, int], others: int) -> dict[str, int]:
-        """Return the features that fit into a query next to ``others`` clauses: all features, or
-        the largest with a warning."""
+        """Return the features that fit in a query with ``others`` other clauses. If some do not
+        fit, keep the features with the largest weights and issue a warning."""
         clauses = len(features) + others
         if self.most < clauses < self.too_many:
             if self.takes(clauses):
@@ -248,7 +249,7 @@ class ClauseBudget:
 
 
 def strongest(features: Mapping[str, int], limit: int) -> dict[str, int]:
-    """Return the ``limit`` features with the largest weights; of equal weights, the earlier feature
-    is kept."""
+    """Return the ``limit`` features with the largest weights. If weights are equal, the earlier
+    feature is kept."""
     ranked = sorted(features, key=features.__getitem__, reverse=True)
     return {each: features[each] for each in ranked[:limit]}

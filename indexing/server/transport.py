@@ -1,8 +1,8 @@
-"""Send requests to a cluster over HTTP, with hosts, proxies, TLS, headers and errors handled alike
-for all products. Each request returns one response or raises one of two errors.
+"""Send HTTP requests to a cluster, handling hosts, proxies, TLS, headers and errors in the same way
+for all products. Each request returns a response or raises one of two errors.
 
-This is the transport layer below the clients of Elasticsearch 8 and 9, without the clients' own
-additions, which request responses in a form that servers of another generation refuse.
+This module uses the transport layer of the Elasticsearch 8 and 9 clients, but not the clients
+themselves, because they request response formats that servers of other major versions reject.
 """
 
 from collections.abc import Mapping
@@ -31,8 +31,8 @@ Json = dict[str, Any]
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
 ON_THE_WAY = {401, 403, 407, 408, 413, 429, 500, 502, 503, 504}
-"""Statuses that proxies, gateways and access control also return, so they do not identify the
-product behind them."""
+"""HTTP statuses that proxies, gateways and access control also return. Responses with these
+statuses do not identify the product."""
 NEXT = {
     "index closed": "open the index (POST /NAME/_open)",
     "block_exception": "free disk space if it is short, remove this block",
@@ -42,19 +42,20 @@ NEXT = {
     "same name as the alias": "rename or remove that index",
     "more than one write index": "take the alias from the other index (POST /_aliases)",
 }
-"""The next step for each cause, found by words in the message."""
+"""Suggested next steps, keyed by words in the error message."""
 AWAY = {
     "node_not_connected_exception",
     "node_disconnected_exception",
     "node_closed_exception",
     "connect_transport_exception",
 }
-"""Errors with status 500 of a search or a row, while the node of its shard joins or leaves."""
+"""Errors that a search or a row returns with status 500 while the node with the shard is joining or
+leaving the cluster."""
 
 
 class RefusedError(BackendError):
-    """Raised when the server responds with an error: its HTTP ``status``, the error type as
-    ``kind``, and the ``reason``."""
+    """Raised when the server responds with an error. Contains the HTTP ``status``, the error type
+    as ``kind``, and the ``reason``."""
 
     def __init__(self, message: str, status: int, kind: str = "", reason: str = "") -> None:
         super().__init__(message)
@@ -64,16 +65,16 @@ class RefusedError(BackendError):
 
 
 class UnfinishedError(BackendError):
-    """Raised when a load cannot continue now. Acknowledged rows stay on the server, and the same
-    load continues from there."""
+    """Raised when a load cannot continue for now. Acknowledged rows stay on the server, so the load
+    can be resumed."""
 
 
 def refusal(label: str, status: int, body: Any) -> RefusedError:
     """Build the error for a response with ``status`` and parsed ``body``. Its message names the
     next step.
 
-    The message appends the reasons of the error's causes. If the type of a cause is in ``AWAY``, it
-    replaces the error's type.
+    The message includes the reasons for the error's causes. If a cause has a type in ``AWAY``, this
+    type replaces the type of the error.
     """
     error = body.get("error") if isinstance(body, dict) else None
     kind = ""
@@ -87,7 +88,7 @@ def refusal(label: str, status: int, body: Any) -> RefusedError:
             further = str(inner.get("reason") or "")
             if further not in reason:
                 reason = ": ".join(filter(None, (reason, further)))
-            # A search may fail between its phases, where the outer error does not give the reason.
+            # If a search fails between its phases, the outer error does not give the reason.
             if inner.get("type") in AWAY:
                 kind = inner["type"]
             inner = inner.get("caused_by")
@@ -113,7 +114,7 @@ def refusal(label: str, status: int, body: Any) -> RefusedError:
 
 
 def next_step(cause: str) -> str:
-    """Return the end of a message about a cause, the first known next step, or an empty string."""
+    """Return the first known next step for a cause, to append to a message, or an empty string."""
     for sign, step in NEXT.items():
         if sign in cause:
             return f"; {step}, then run the command again"
@@ -121,7 +122,7 @@ def next_step(cause: str) -> str:
 
 
 def unreachable(label: str, reason: str, *, tls: bool, late: bool) -> UnreachableError:
-    """Build the error for a request without a response. Its message names the next step."""
+    """Build the error for a request that received no response. Its message names the next step."""
     if tls:
         advice = (
             "its certificate is not trusted; name the file of its authority with "
@@ -137,8 +138,8 @@ def unreachable(label: str, reason: str, *, tls: bool, late: bool) -> Unreachabl
 
 
 class _JsonSerializer(JsonSerializer):
-    """Parse JSON fast, since a response may contain hundreds of vectors. Other content stays text,
-    since proxies respond in HTML."""
+    """Parse JSON with a fast parser, because responses can contain hundreds of vectors. Return
+    other content as text, because proxies respond with HTML."""
 
     def loads(self, data: bytes) -> Any:
         try:
@@ -148,18 +149,17 @@ class _JsonSerializer(JsonSerializer):
 
 
 class Transport:
-    """Connect to one cluster. Thread-safe. Only requests that change nothing are repeated.
+    """Connection to a cluster. Thread-safe. Only read-only requests are retried.
 
-    ``label`` is the address without secrets, for messages.
+    ``label`` is the address to use in messages, without secrets.
     """
 
     engine: str
-    """Name of the product, elasticsearch or opensearch."""
+    """Product name: elasticsearch or opensearch."""
     advice: str
-    """The product that responds instead, if it is another one, and the address to write in that
-    case."""
+    """End of the error message for a server of another product, with the address to use instead."""
     pits: tuple[str, str]
-    """The URL path of points in time, and the field name of their ids."""
+    """URL path for points in time, and the name of the field that contains their ids."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -183,7 +183,7 @@ class Transport:
                 "ssl_show_warn": False,
             }
         configs = [url_to_node_config(host).replace(**options) for host in address.hosts]
-        # The environment's proxy serves only requests to other machines.
+        # Use the proxy from the environment only for requests to other machines.
         found = getproxies()
         proxies: dict[str, str | None] = {}
         for config in configs:
@@ -198,7 +198,7 @@ class Transport:
         self._nodes = Nodes(
             configs,
             node_class,
-            # Each host is tried once.
+            # Try each host once.
             max_retries=len(configs) - 1,
             retry_on_status=(),
             serializers=dict.fromkeys((JSON, NDJSON, "text/*", "application/*"), _JsonSerializer()),
@@ -207,7 +207,7 @@ class Transport:
         for node in self._nodes.node_pool.all():
             if isinstance(node, RequestsHttpNode):
                 proxy = proxies[node.host]
-                # A netrc file would replace the user, and a redirect would leak secrets to another
+                # A netrc file would override the user, and a redirect would leak secrets to another
                 # host.
                 node.session.trust_env = False
                 node.session.max_redirects = 0
@@ -220,12 +220,12 @@ class Transport:
         body: Mapping[str, Any] | bytes | None = None,
         **params: Any,
     ) -> Json:
-        """Send one request and return the parsed response; a mapping is sent as JSON, bytes are
-        sent unchanged (NDJSON).
+        """Send a request and return the parsed response. Mappings are sent as JSON; bytes (NDJSON)
+        are sent unchanged.
 
-        ``timeout`` in ``params``, in seconds, replaces the timeout of the connection; all other
-        parameters go into the URL, where ``server_timeout`` is called ``timeout``. Raises
-        RefusedError and UnreachableError, whose messages contain no secret.
+        ``timeout`` in ``params``, in seconds, overrides the timeout of the connection. All other
+        parameters are added to the URL, with ``server_timeout`` renamed to ``timeout``. Raises
+        RefusedError or UnreachableError, whose messages do not contain secrets.
         """
         timeout = params.pop("timeout", None)
         if timeout is None and method == "GET":
@@ -233,8 +233,8 @@ class Transport:
         return self._send(method, path, body, params, timeout or self.address.request_timeout)
 
     def search(self, path: str, body: Mapping[str, Any] | bytes, **params: Any) -> Json:
-        """POST a request that changes nothing. Like any GET, it is repeated on another host if a
-        host is late."""
+        """Send a read-only request by POST. Like a GET request, it is retried on another host if a
+        host does not respond in time."""
         return self._read("POST", path, body, params)
 
     def _read(
@@ -244,12 +244,12 @@ class Transport:
         body: Mapping[str, Any] | bytes | None,
         params: Json,
     ) -> Json:
-        """Send a request that changes nothing until a host responds; each host is tried for a few
-        seconds at a time.
+        """Send a read-only request until a host responds, trying each host for a few seconds at a
+        time.
 
-        Therefore a hanging host costs seconds and causes no error. If a hanging node has a copy of
-        a shard, every host may be late until the cluster drops that node, usually after half a
-        minute; hence the last and longest wait.
+        A hanging host therefore causes a delay of seconds, but no error. If a hanging node has a
+        copy of a shard, all hosts may be slow to respond until the cluster drops this node, usually
+        after half a minute. The last wait is long enough for this.
         """
         for wait in self.address.waits[:-1]:
             try:
@@ -269,8 +269,8 @@ class Transport:
         *,
         again: bool = False,
     ) -> Json:
-        """Send one request. If a host cannot be reached, or with ``again`` is late, the request
-        goes to the next of several hosts."""
+        """Send a request. If a host cannot be reached, the request is sent to the next host; with
+        ``again``, also if a host does not respond in time."""
         if params:
             path = f"{path}?{urlencode(params).replace('server_timeout=', 'timeout=')}"
         headers = dict(self._headers)
@@ -292,7 +292,7 @@ class Transport:
             tls = isinstance(error, TlsError)
             late = isinstance(error, ConnectionTimeout)
             raise unreachable(self.label, str(error.message), tls=tls, late=late) from None
-        # Elasticsearch alone names itself in every response.
+        # Only Elasticsearch identifies itself in every response.
         named = "x-elastic-product" in meta.headers
         foreign = meta.status not in ON_THE_WAY and named != (self.engine == "elasticsearch")
         if meta.status >= 300 and not foreign:
@@ -302,8 +302,8 @@ class Transport:
         return answer
 
     def open_pit(self, index: str, keep_alive: str) -> str:
-        """Open a point in time of ``index`` and return its id; searches that use it ignore later
-        writes."""
+        """Open a point in time for ``index`` and return its id. Searches that use the id ignore
+        later writes."""
         path, name = self.pits
         answer = self.request("POST", f"/{index}/{path}", keep_alive=keep_alive)
         return str(answer[name])

@@ -1,5 +1,5 @@
-"""Define field types that store vectors on a server for re-ranking, and the searches that rank
-items by them."""
+"""Define field types that store vectors on a server for re-ranking, and searches that rank items by
+vectors."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ for (int i = 0; i < n; ++i) {
 sum *= 5.192296858534828E33;
 return sum < 0 ? 1 / (1 - sum) : sum + 1;
 """
-"""Script for the dot product with a float16 vector in a binary field. The bits are shifted to the
-exponent and fraction of a float32. The resulting numbers, including subnormal numbers, are 2**112
-times too small; a factor corrects them. The loop has no branch, since half of all signs are
-negative, and a processor would mispredict every second branch."""
+"""Script that computes the dot product with a float16 vector in a binary field. The bits are
+shifted to the exponent and fraction of a float32. The resulting numbers, including subnormal
+numbers, are 2**112 times too small, which is corrected by a factor. The loop does not branch on the
+sign, because half of the signs are negative and the processor would mispredict half of the
+branches."""
 FLOAT32 = """
 List query = params.query; BytesRef vector = doc['vector'].value;
 byte[] data = vector.bytes; int at = vector.offset;
@@ -46,28 +47,30 @@ for (int i = 0; i < n; ++i) {
 return sum < 0 ? 1 / (1 - sum) : sum + 1;
 """
 COSINE = "(1 + cosineSimilarity(params.query, 'vector')) / 2"
-"""Script for the cosine, shifted to non-negative scores like the similarity ``cosine``."""
+"""Script that computes the cosine, shifted to non-negative scores as in the similarity
+``cosine``."""
 PRODUCT = """
 double product = dotProduct(params.query, 'vector');
 return product < 0 ? 1 / (1 - product) : product + 1;
 """
-"""Script for the product, mapped to positive scores like the similarity ``max_inner_product``."""
+"""Script that computes the dot product, mapped to positive scores as in the similarity
+``max_inner_product``."""
 READ_DENSE = """
 float[] vector = doc['vector'].vectorValue; List values = new ArrayList();
 for (float value : vector) { values.add(value); }
 return values;
 """
-"""Script that returns a copy of the components of a dense_vector, since the server reuses its array
-for the next document."""
+"""Script that returns a copy of the components of a dense_vector, because the server reuses the
+array for the next document."""
 LARGEST = 127
-"""Largest component of a byte vector."""
+"""Maximum component of a byte vector."""
 
 
 class VectorField(ABC):
-    """Storage of item vectors in one document field.
+    """Storage of item vectors in a document field.
 
-    ``path`` is the name of the field, ``dtype`` the type of the input vectors: float16 or float32.
-    ``exact`` is true if vectors are read back unchanged.
+    ``path`` is the name of the field, and ``dtype`` is the type of the input vectors, float16 or
+    float32. ``exact`` is true if vectors are read back unchanged.
     """
 
     name: str
@@ -75,15 +78,15 @@ class VectorField(ABC):
     path = "vector"
     dtype = "float16"
     unit = False
-    """Whether the field stores only vectors of length 1."""
+    """Whether the field accepts only vectors of length 1."""
     in_source = False
-    """Whether _source must be complete, since the field is read from it."""
+    """Whether _source must be complete because the field is read from _source."""
     quick = 1 << 22
-    """Number of components that a server compares in about the time that it takes to choose and
+    """Number of vector components that a server compares in about the time it needs to find and
     re-rank candidates."""
     unscored = 1.0
-    """The largest number of components that a server compares faster than it chooses candidates by
-    their terms, as a multiple of ``quick``."""
+    """Maximum number of components that a server compares in less time than it needs to find
+    candidates by terms, as a multiple of ``quick``."""
 
     def at(self, path: str, dtype: str) -> VectorField:
         """Return the same format for a field with another name and vectors of ``dtype``."""
@@ -98,11 +101,11 @@ class VectorField(ABC):
 
     @property
     def settings(self) -> Json:
-        """Return the index settings that the field needs."""
+        """Return the index settings that the field requires."""
         return {}
 
     def check(self, vectors: Floats) -> None:
-        """Raise BackendError if the field cannot store one of ``vectors`` (n, d)."""
+        """Raise BackendError if the field cannot store all ``vectors`` (n, d)."""
         lengths = np.linalg.norm(vectors, axis=1)
         if self.unit and (wrong := lengths[np.abs(lengths - 1) > 0.01]).size:
             raise BackendError(
@@ -112,10 +115,10 @@ class VectorField(ABC):
 
     @abstractmethod
     def values(self, vectors: NDArray[Any]) -> Iterator[Any]:
-        """Return the value of the field for each of ``vectors`` (n, d) of ``dtype``."""
+        """Return the field value for each of the ``vectors`` (n, d), which have type ``dtype``."""
 
     def bytes(self, dim: int) -> int:
-        """Return the size in bytes on the server of a vector with ``dim`` components."""
+        """Return the number of bytes that a vector with ``dim`` components takes on the server."""
         return dim * np.dtype(self.dtype).itemsize
 
     @abstractmethod
@@ -123,36 +126,37 @@ class VectorField(ABC):
         """Return the script that scores a document by its dot product with a query (d,)."""
 
     def best(self, matching: Json, query: Floats, k: int) -> Json:
-        """Return the query for the best k of all documents that match ``matching``, ranked by their
-        vectors."""
+        """Return the query that finds the best k documents, ranked by their vectors, among all
+        documents that match ``matching``."""
         return {"script_score": {"query": matching, "script": self.script(query)}}
 
     def products(self, scores: Sequence[float], query: Floats) -> list[float]:
         """Return the dot products with ``query`` that correspond to scores of ``script`` or
         ``best``."""
-        # A server requires positive scores.
+        # Servers require positive scores.
         return [score - 1 if score >= 1 else 1 - 1 / score for score in scores]
 
     @property
     def hit_fields(self) -> Json:
-        """Return the search options that make hits return only the field's values."""
+        """Return the search options that limit hits to the values of the field."""
         return {"_source": False, "stored_fields": "_none_", "docvalue_fields": [self.path]}
 
     def value(self, hit: Json) -> list[Any]:
-        """Return the values of a hit, which are empty if it lacks the field."""
+        """Return the field values of a hit, or an empty list if the hit does not have the field."""
         values: list[Any] = hit.get("fields", {}).get(self.path, [])
         return values
 
     @abstractmethod
     def decode(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.floating[Any]]:
-        """Return the vectors (n, d) of ``dtype`` decoded from the values of n hits."""
+        """Decode the values of n hits as vectors (n, d) of type ``dtype``."""
 
     def _source(self, script: str) -> str:
         return script.replace("'vector'", f"'{self.path}'")
 
 
 class Binary(VectorField):
-    """Vectors as bytes in binary doc values, scored exactly by a script, on every server."""
+    """Vectors stored as bytes in binary doc values and scored exactly by a script. Supported by all
+    servers."""
 
     name = "binary"
     quick = 1 << 20
@@ -173,7 +177,7 @@ class Binary(VectorField):
 
 
 class Dense(VectorField):
-    """Base class of Elasticsearch's dense_vector formats without a graph index."""
+    """Base class for Elasticsearch's dense_vector formats without a graph index."""
 
     def mapping(self, dim: int) -> Json:
         return {
@@ -184,8 +188,9 @@ class Dense(VectorField):
         }
 
     def best(self, matching: Json, query: Floats, k: int) -> Json:
-        # Lucene scans only the documents that pass a filter up to this number of candidates, and
-        # the whole index above it. A knn query accepts at most 10,000 candidates.
+        # Lucene scans only the documents that pass a filter if their number is at most the number
+        # of candidates, and the whole index otherwise. A knn query accepts at most 10,000
+        # candidates.
         return {
             "knn": {
                 "field": self.path,
@@ -204,8 +209,8 @@ class Dense(VectorField):
 
 
 class Float(VectorField):
-    """Components of float32, which are exact and compared in compiled code. Posting lists are read
-    without scores."""
+    """Vectors stored as float32. They are exact and are compared by compiled code. Posting lists
+    are read without scores."""
 
     name = "float"
     unscored = math.inf
@@ -222,7 +227,7 @@ class Float(VectorField):
 
 
 class DenseFloat(Float, Dense):
-    """Components of float32 in Elasticsearch's dense_vector."""
+    """Vectors stored as float32 in Elasticsearch's dense_vector."""
 
     def mapping(self, dim: int) -> Json:
         return {**super().mapping(dim), "similarity": "max_inner_product"}
@@ -232,7 +237,7 @@ class DenseFloat(Float, Dense):
 
 
 class DenseHalf(DenseFloat):
-    """Components of bfloat16 with 8 bits of precision, which take half the bytes."""
+    """Vectors stored as bfloat16, with 8 bits of precision, in half the space."""
 
     name = "bfloat16"
     exact = False
@@ -245,10 +250,10 @@ class DenseHalf(DenseFloat):
 
 
 class _Byte(VectorField):
-    """One byte per component: each vector is divided by its largest component, times 127.
+    """One byte per component. Each vector is scaled so that its largest absolute component is 127.
 
-    The server compares by the cosine, so the factors need not be stored; this requires vectors of
-    length 1.
+    The server compares vectors by cosine, so the scale factors are not stored. This requires
+    vectors of length 1.
     """
 
     name = "byte"
@@ -280,17 +285,17 @@ class DenseByte(_Byte, Dense):
 
 
 class Knn(VectorField):
-    """Base class of the formats of OpenSearch's knn_vector, without a graph.
+    """Base class for OpenSearch's knn_vector formats without a graph index.
 
-    The server adds vectors to _source without storing them there; if _source has exclusions, it
-    stores the vectors twice.
+    The server adds vectors to _source when it is read, without storing them there. If fields are
+    excluded from _source, the server stores the vectors twice.
     """
 
     in_source = True
     space: str
 
     def mapping(self, dim: int) -> Json:
-        # The method builds nothing here, since a script names the comparison.
+        # No graph is built with this method, because a script specifies the comparison.
         method = {"name": "hnsw", "engine": "faiss", "space_type": "innerproduct"}
         return {"type": "knn_vector", "dimension": dim, "method": method}
 
@@ -317,7 +322,7 @@ class Knn(VectorField):
 
 
 class KnnFloat(Float, Knn):
-    """Components of float32 in OpenSearch's knn_vector."""
+    """Vectors stored as float32 in OpenSearch's knn_vector."""
 
     space = "innerproduct"
 
@@ -340,12 +345,14 @@ class KnnByte(_Byte, Knn):
 
 
 def _components(rows: Sequence[Sequence[Any]]) -> list[Any]:
-    """Return the components of each row, which a script returns as one value or as several."""
+    """Return the components of each row. Scripts return them either as a single value or as several
+    values."""
     return [row[0] if isinstance(row[0], list) else row for row in rows]
 
 
 def quantise(vectors: NDArray[Any]) -> NDArray[np.int32]:
-    """Return vectors (n, d) divided by their largest components, times 127, and rounded."""
+    """Scale vectors (n, d) so that the largest absolute component of each is 127, and round to
+    integers."""
     values = vectors.astype(np.float32)
     largest = np.abs(values).max(axis=1, keepdims=True)
     whole: Floats = values * (LARGEST / np.maximum(largest, np.finfo(np.float32).tiny))
@@ -361,12 +368,12 @@ VECTOR_FIELDS: dict[str, VectorField] = {
     "byte": KnnByte(),
     "dense_byte": DenseByte(),
 }
-"""Vector fields by the names that indexes store."""
+"""Vector fields, keyed by the names stored in indexes."""
 
 
 def fields_for(vectors: str | None, engine: str) -> list[str]:
-    """Return the names in ``VECTOR_FIELDS`` that ``?vectors=`` selects on an engine; without the
-    option, all candidates, fastest first."""
+    """Return the names in ``VECTOR_FIELDS`` that ``?vectors=`` selects for an engine. Without the
+    option, return all candidates, fastest first."""
     own = {"float": "knn_float"}
     if engine == "elasticsearch":
         own = {"byte": "dense_byte"}
@@ -375,8 +382,8 @@ def fields_for(vectors: str | None, engine: str) -> list[str]:
 
 
 def _length(vector: Floats) -> float:
-    """Return the norm of a vector; for a single vector, numpy's own function takes several times as
-    long."""
-    # The square of a tiny number is 0 in float32, so float64 is used.
+    """Return the norm of a vector. For a single vector, this is several times as fast as NumPy's
+    own function."""
+    # Use float64, because the square of a tiny number is 0 in float32.
     wide = vector.astype(np.float64)
     return math.sqrt(wide.dot(wide))

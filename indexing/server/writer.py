@@ -1,4 +1,5 @@
-"""Write an index on a server: one writer loads a new index, another edits an existing index."""
+"""Write indexes on a server. One writer loads a new index, and the other edits an existing
+index."""
 
 from __future__ import annotations
 
@@ -58,10 +59,11 @@ class LackingError(BackendError):
 
 @dataclass
 class ServerWriter:
-    """Load a generation that no search sees, then point the name to it.
+    """Load a new generation that is not visible to searches, then point the index name to it.
 
-    If the process or its connection dies, acknowledged rows stay, and a load of the same contents
-    continues from there. If any other error leaves the context, nothing stays.
+    If the process is killed or loses its connection, acknowledged rows are kept, and loading the
+    same contents again resumes the load. If the context is left with any other error, all rows are
+    removed.
     """
 
     transport: Transport
@@ -84,14 +86,14 @@ class ServerWriter:
 
     def __enter__(self) -> ServerWriter:
         with ExitStack() as held:
-            # The context is not entered yet, so no exit would give the claim back.
+            # The context has not been entered yet, so ``__exit__`` would not release the claim.
             held.callback(self._hold.release)
             self._enter()
             held.pop_all()
         return self
 
     def _enter(self) -> None:
-        """Remove unwanted generations, and continue an earlier load of the same contents."""
+        """Remove unwanted generations, and resume an earlier load of the same contents."""
         self._digest = digest_of(self.manifest, self.address.layout)
         present = self._generations()
         kept = newest_whole(present)
@@ -101,25 +103,25 @@ class ServerWriter:
         drop(self.transport, [g for g in others if g is not left])
         if left is not None:
             self._begin(left)
-            # If no row exists, the earlier load may have died during the score check.
+            # If there are no rows, the earlier load may have been killed during the score check.
             if next(self._ledger.strays(), None) is None:
                 self._hold.withdraw()
                 drop(self.transport, [left])
                 self._begun = False
 
     def _generations(self) -> list[Generation]:
-        """Return the generations of this name. Raises BackendError if boc did not make the
-        index."""
+        """Return the generations with this name. Raises BackendError if the index was not created
+        by boc."""
         present = generations(self.transport, self.name)
         own = {g.physical for g in present if not g.state.attached}
-        # A template may have given the name to a generation whose load broke off.
+        # A template may have assigned the name to a generation that was not completely loaded.
         if not own.issuperset(indices_of(self.transport, self.name)):
             check_own(generation_behind(self.transport, self.name))
         return present
 
     def _continued(self, present: Sequence[Generation]) -> Generation | None:
-        """Return the generation of ``present``, if any, that this load continues, and choose the
-        number of a new one."""
+        """Return the generation in ``present`` that this load resumes, if any, and choose the
+        number for a new generation."""
         live = max((g.number for g in present if g.live), default=0)
         self._next = 1 + max((g.number for g in present), default=0)
         same = [
@@ -128,10 +130,10 @@ class ServerWriter:
         return same[-1] if same else None
 
     def _begin(self, generation: Generation) -> None:
-        """Continue with the contents of ``generation``; an earlier load may have died while the
-        index was closed for merging."""
+        """Prepare to load into ``generation``. An earlier load may have been killed while the index
+        was closed for merging."""
         reopen(self.transport, generation.physical)
-        # A published load no longer has such an alias.
+        # Published generations no longer have this alias.
         add = {"index": generation.physical, "alias": generation.loading_alias}
         self.transport.request("POST", "/_aliases", {"actions": [{"add": add}]})
         self._hold.take(generation.physical, generation.loading_alias)
@@ -166,7 +168,7 @@ class ServerWriter:
         if rows.concepts is not None:
             self._concept_dim = rows.concepts.values.shape[1]
             state = replace(state, concept_dim=self._concept_dim)
-        # The state is stored before the rows that change it are sent.
+        # Store the state before sending the rows that change it.
         if state != self.generation.state:
             self.generation = replace(self.generation, state=state)
             remember(self.transport, self.generation)
@@ -182,8 +184,8 @@ class ServerWriter:
         self._publish(len(self._ledger))
 
     def _publish(self, expected: int) -> None:
-        """Merge the loaded rows, and point the name to them. Raises UnfinishedError unless the
-        index has ``expected`` items."""
+        """Merge the loaded rows, and point the index name to this generation. Raises
+        UnfinishedError unless the index has ``expected`` items."""
         physical = self.generation.physical
         blocks = put_arrays(self._bulk, self.arrays)
         self._bulk.flush()
@@ -208,13 +210,13 @@ class ServerWriter:
         try:
             present = self._generations()
         except BackendError as error:
-            # Another program may have taken the name meanwhile; the rows stay.
+            # Another program may have taken the name in the meantime. Keep the rows.
             raise UnfinishedError(str(error)) from None
         publish(self.transport, loaded, present)
         self._committed = True
 
     def __exit__(self, *raised: object) -> None:
-        # After these errors, a load can be continued later.
+        # After these errors, the load can be resumed later.
         for_now = (KeyboardInterrupt, UnreachableError, RefusedError, UnfinishedError)
         resumable = isinstance(raised[1], for_now) and len(self._ledger) > 0
         try:
@@ -223,15 +225,16 @@ class ServerWriter:
                 if not self._committed and not resumable:
                     mine = self.generation.physical
                     present = generations(self.transport, self.name)
-                    # Another load of the same contents may have published the generation meanwhile.
+                    # Another load of the same contents may have published the generation in the
+                    # meantime.
                     drop(self.transport, [g for g in present if g.physical == mine and not g.live])
         finally:
             self._hold.release()
             self._ledger.close()
 
     def _create(self, largest: int) -> Generation:
-        """Create an empty generation with the first supported field types. Raises BackendError if
-        it scores wrongly."""
+        """Create an empty generation with the first field types that the server supports. Raises
+        BackendError if its scores are wrong."""
         *others, last = fields_for(self.address.vectors, self.transport.engine)
         for vectors in others:
             with suppress(LackingError):
@@ -245,7 +248,7 @@ class ServerWriter:
             f"{self.name}-boc-{self._digest}-{self._next}",
         )
         chosen = [self.address.field] if self.address.field is not None else self.order
-        # Field types that need the fewest digits come first.
+        # Try the field types that need the fewest digits first.
         for kind in sorted(chosen, key=lambda each: STRATEGIES[each].digits(largest)):
             generation = Generation(
                 physical,
@@ -269,7 +272,7 @@ class ServerWriter:
                 meta(self.manifest, generation.state),
                 shards=self.address.shards,
                 replicas=self.address.replicas_while_loading,
-                # With a dictionary, candidates are read term by term.
+                # With a dictionary, searches read the candidates term by term.
                 by_term=bool(self.manifest.n_query_terms),
             )
             body["aliases"] = {generation.loading_alias: {}}
@@ -295,7 +298,7 @@ class ServerWriter:
                     raise in_use(self.transport, self.name) from None
                 if exists or error.status != 400:
                     raise
-                # A server names the field ``vector`` in the error if it does not know its type.
+                # The error mentions the field ``vector`` if the server does not support its type.
                 if re.search(r"\[vector\]|dense_vector|element_type|knn", error.reason):
                     self._refuse_vectors(vectors)
                 lacking[kind] = error.reason or error.kind
@@ -322,7 +325,7 @@ class ServerWriter:
         refusal = f"can hold no codes: {'; '.join(reasons)}"
         advice = "boc needs sparse_vector, rank_features, or text with a scripted similarity"
         distinct = dict.fromkeys(lacking.values())
-        # A reason that several field types share is not specific to the field.
+        # If several field types have the same reason, the reason is not specific to the field type.
         if len(distinct) < len(lacking):
             refusal = f"refused {physical}: {'; '.join(distinct)}"
             advice = (
@@ -332,8 +335,8 @@ class ServerWriter:
         raise BackendError(f"{self.transport.label} {refusal}; {advice}")
 
     def _refuse_vectors(self, field: str) -> None:
-        """Raise LackingError for every vector field except the binary field, which any server
-        supports."""
+        """Raise LackingError, unless the vector field is the binary field, which all servers
+        support."""
         name = VECTOR_FIELDS[field].name
         if name != Binary.name:
             raise LackingError(
@@ -343,7 +346,7 @@ class ServerWriter:
 
     def _audit(self, physical: str, count: int, expected: int) -> None:
         """Compare the number of documents with the number of acknowledged rows. Raises
-        UnfinishedError, which lists missing ids."""
+        UnfinishedError, with a list of missing ids, if documents are missing."""
         if count != expected:
             missing = self._ledger.missing(stored_ids(self.transport, physical))
             without = f", without {', '.join(map(repr, missing))}" if missing else ""
@@ -354,9 +357,9 @@ class ServerWriter:
 
 
 class ServerEditor:
-    """Edit the published generation in place, through an alias that the generation keeps even if
-    another command replaces the generation. Searches see rows as soon as the server accepts
-    them."""
+    """Edit the published generation in place. The rows are written through an alias that the
+    generation keeps even if another command replaces it. Rows are visible to searches as soon as
+    the server accepts them."""
 
     def __init__(self, transport: Transport, address: Address, name: str) -> None:
         self._transport = transport
@@ -408,7 +411,8 @@ class ServerEditor:
         return self._bulk.flush()
 
     def _begin(self) -> None:
-        """Record on the server that the counts of the manifest are outdated until ``commit``."""
+        """Record on the server that the counts in the manifest are outdated until ``commit`` is
+        called."""
         if not self._begun:
             generation = self._generation
             add = {"index": generation.physical, "alias": generation.loading_alias}
@@ -418,8 +422,8 @@ class ServerEditor:
             self._remember("editing")
 
     def _check_left(self, unwanted: set[str]) -> None:
-        """Raise BackendError if the deletion would leave an empty index; nothing has been deleted
-        by then."""
+        """Raise BackendError, before any row is deleted, if the deletion would leave the index
+        empty."""
         index = self._generation.physical
         name = self._generation.name
         refresh(self._transport, index)
@@ -449,7 +453,7 @@ class ServerEditor:
         self._bulk.stop(raised[1])
 
     def _remember(self, state: str, **changed: Any) -> None:
-        """Store the state and the changes to the manifest."""
+        """Store the state and the changed manifest entries."""
         self._generation = replace(
             self._generation,
             state=replace(self._generation.state, state=state),
@@ -482,11 +486,11 @@ def stored_ids(transport: Transport, index: str) -> Iterator[str]:
 
 
 def put_arrays(bulk: Bulk, arrays: Mapping[str, NDArray[Any]]) -> int:
-    """Store the codec's arrays as separate documents; return the number of documents."""
+    """Store the arrays of the codec in separate documents, and return the number of documents."""
     numbers = count()
     for name, array in arrays.items():
         data = array.tobytes()
-        # An empty array also takes one document.
+        # An empty array is also stored as a document.
         for start in range(0, max(1, len(data)), BLOCK):
             block = {"array": name, "block": to_base64(data[start : start + BLOCK])}
             bulk.index(f"boc:block:{next(numbers)}", orjson.dumps(block))
@@ -498,8 +502,8 @@ def counts(
     index: str,
     layout: requests.Layout = requests.OWN,
 ) -> tuple[dict[str, int], int, int]:
-    """Return the number of items by modality, the number of postings, and the number of digits of
-    the largest frequency, as the server counts them."""
+    """Count on the server, and return the number of items for each modality, the number of
+    postings, and the number of digits in the largest frequency."""
     aggregations = {
         "modality": {"terms": {"field": layout.own("modality")}},
         "postings": {"sum": {"field": layout.own("size")}},
