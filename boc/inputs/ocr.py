@@ -48,7 +48,7 @@ def words_inside(image: ImageRef) -> dict[str, str]:
     lines = ()
     try:
         with decoding(str(image.path)):
-            # The networks expect the upright picture as uint8 (h, w, 3), with blue first.
+            # The networks expect an upright picture as a uint8 array (h, w, 3), in BGR order.
             pixels = np.asarray(read_image(image.path))[:, :, ::-1]
             lines = _engine()(np.ascontiguousarray(pixels)).txts or ()
     except ImageError as error:
