@@ -112,8 +112,7 @@ class SyncedFields:
         return bool(rest) and (not rest <= self.types or self.item(reuse).fields != donor.fields)
 
     def item(self, reuse: Reuse) -> Item:
-        """Return the item with its metadata: the file details and the values from the
-        table."""
+        """Return the item with its metadata: the file details and the values from the table."""
         item = reuse.item
         facts = {}
         if item.modality == "image":

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 @click.option(
     "--concepts",
     type=click.Choice(CONCEPT_DTYPES),
-    help="Data type for storing concept sets [default: float16 if --rerank requires them; otherwise "
-    "they are not stored].",
+    help="Data type for storing concept sets [default: float16 if --rerank requires them; "
+    "otherwise they are not stored].",
 )
 @options.metadata
 @options.ocr
