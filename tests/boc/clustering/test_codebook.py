@@ -616,7 +616,8 @@ def test_check_accepts_variants_of_encoder():
         for identity in (plain.identity, alone.identity):
             book.check(identity)
         with pytest.raises(
-            BocError, match=r"the concepts are from tern:b, which has different weights"
+            BocError,
+            match=r"the concepts are from tern:b, which has different weights",
         ):
             book.check(
                 Identity(
