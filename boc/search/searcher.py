@@ -307,35 +307,47 @@ class Searcher:
     def _literal(self, name: str, options: SearchOptions) -> Hits | None:
         """Return the pictures whose file name is ``name``, with or without its suffix, or that were
         taken on the date ``name``. Return None if ``name`` is neither a file name nor a date."""
-        hits = []
-        note = ""
-        date = read_date(name)
-        is_name = not date and NAME.fullmatch(name)
         if self.target(options.find) == "text":
             return None
-        if self._has_names and (is_name or re.search(r"\d", name)):
-            names = [folded(words_of(each)) for each in (name, Path(name).stem)]
-            hits = self._match(names[:1], replace(options, k=DATED))[0]
-            stems = {hit.id: PurePosixPath(nfc(hit.id)).stem for hit in hits}
-            named = [hit for hit in hits if folded(words_of(stems[hit.id])) in names]
-            if named:
-                return _sort_hits(named[: options.k], options)
-            hits = hits[: options.k] if name.isdigit() else []
-            if is_name:
-                near = get_close_matches(Path(name).stem, dict.fromkeys(stems.values()), 3, 0.5)
-                note = f"no file is named {name}; similar names: {', '.join(near) or 'none'}"
+        date = read_date(name)
+        is_name = self._has_names and not date and NAME.fullmatch(name)
+        similar: list[Hit] = []
+        if is_name or (self._has_names and re.search(r"\d", name)):
+            similar = self._match([folded(words_of(name))], replace(options, k=DATED))[0]
+        names = [folded(words_of(each)) for each in (name, Path(name).stem)]
+        stems = [PurePosixPath(nfc(hit.id)).stem for hit in similar]
+        named = [i for i, stem in enumerate(stems) if folded(words_of(stem)) in names]
+        if named:
+            return _sort_hits([similar[i] for i in named[: options.k]], options)
         if date and "taken" in self.index.used_fields():
-            taken = parse_filter(f"taken={date}", self.index.manifest.fields)
-            filters = *cast("tuple[Filter, ...]", options.filters), taken
-            newest = replace(options, hybrid=None, filters=filters, sort=options.sort or "-taken")
-            # Whichever query is used, all pictures of the date are ranked. An item needs no
-            # encoder.
-            queries = self._encode(QueryPart("item", self.index.sample(1, "image")[0]))
-            if found := self.search_vectors(queries, newest, k=max(options.k, DATED))[0]:
-                note = f"{name} was interpreted as the filter taken={date}"
-                return _sort_hits(found[: options.k], newest, [note])
-            note = f"no picture was taken on this date (taken={date})"
-        return _sort_hits(hits, options, [note]) if note else None
+            return self._taken_on(date, name, similar, options)
+        if not is_name:
+            return None
+        near = get_close_matches(Path(name).stem, dict.fromkeys(stems), 3, 0.5)
+        note = f"no file is named {name}; similar names: {', '.join(near) or 'none'}"
+        return _sort_hits([], options, [note])
+
+    def _taken_on(
+        self,
+        date: str,
+        name: str,
+        similar: Sequence[Hit],
+        options: SearchOptions,
+    ) -> Hits:
+        """Return the pictures taken on a date, newest first. If there are no such pictures and
+        ``name`` is a number, return the hits in ``similar``, which contain this number."""
+        taken = parse_filter(f"taken={date}", self.index.manifest.fields)
+        filters = *cast("tuple[Filter, ...]", options.filters), taken
+        newest = replace(options, hybrid=None, filters=filters, sort=options.sort or "-taken")
+        # Whichever query is used, all pictures of the date are ranked. An item needs no encoder.
+        queries = self._encode(QueryPart("item", self.index.sample(1, "image")[0]))
+        found = self.search_vectors(queries, newest, k=max(options.k, DATED))[0]
+        if found:
+            note = f"{name} was interpreted as the filter taken={date}"
+            return _sort_hits(found[: options.k], newest, [note])
+        numbered = similar[: options.k] if name.isdigit() else []
+        note = f"no picture was taken on this date (taken={date})"
+        return _sort_hits(numbered, options, [note])
 
     def _match(self, texts: Sequence[str], options: SearchOptions) -> list[list[Hit]]:
         """Return the hits for each text, ranked by the words of names, labels and captions."""
