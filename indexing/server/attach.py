@@ -6,8 +6,8 @@ Documents with the correct digest need no update. Therefore, a killed attachment
 a newer feature file can be applied. Updates are scripts that set or remove only this object. The
 server runs a script again if another program has written the document in the meantime.
 
-The manifest and the arrays of the code are stored in a separate small index, ``NAME-boc-DIGEST-N``.
-It gets the alias ``NAME-boc`` when the attachment is complete.
+The manifest and the arrays of the code are stored in a separate small index,
+``boc-on-NAME-boc-DIGEST-N``. It gets the alias ``NAME-boc`` when the attachment is complete.
 """
 
 from __future__ import annotations
