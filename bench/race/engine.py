@@ -119,7 +119,8 @@ class Local(Engine):
 
 
 def folder_of(data: Data, name: str) -> Path:
-    return data.work / name.replace(" ", "-").replace(":", "-")
+    # ScaNN opens its files only by an absolute path.
+    return data.work.absolute() / name.replace(" ", "-").replace(":", "-")
 
 
 def once(

@@ -31,7 +31,7 @@ from bench.race.vectors import Flat, Hnsw, Ivf, IvfPq, Scann, Symphony, Usearch
 from boc.codecs import parse_code
 
 QUERIES = 100  # number of queries run before memory is measured
-CODES = ("bits:32", "dictionary:2")
+CODES = ("dictionary:2", "dictionary:2 int8")
 ENGINES: dict[str, type[Local]] = {
     "boc": Ours,
     "flat": Flat,

@@ -10,7 +10,7 @@ import stat
 import tarfile
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, TypeAlias
 
@@ -139,6 +139,14 @@ def opener(path: Path | str, flags: int = os.O_RDONLY) -> int:
     except NotADirectoryError:
         with _through(Path(path)) as (archive, name):
             return open_member(archive, name)
+
+
+def read_head(path: Path | str, size: int) -> bytes:
+    """Return the first ``size`` bytes of a file or a member of an archive, or no bytes if it cannot
+    be read."""
+    with suppress(OSError), open(path, "rb", opener=opener) as file:
+        return file.read(size)
+    return b""
 
 
 def open_member(archive: BinaryIO, name: str) -> int:

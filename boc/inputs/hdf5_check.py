@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
@@ -29,6 +30,7 @@ FORMAT = 2
 OPTIONAL = {"precision": "float32", "shard": "", "fields": ""}
 """Optional header entries and their defaults."""
 
+HEAP = re.compile(b"GCOL\x01")  # signature at the beginning of a heap
 HEADER = 16  # size of the headers of a heap and of each string in it, in bytes
 SMALLEST = 4096  # minimum size of a heap in bytes
 SCANNED = 1 << 28  # maximum bytes of a file whose arrays are searched for heaps
@@ -141,10 +143,7 @@ def check_values(path: Path, values: NDArray[Any]) -> None:
 
 def _read_header(path: Path, attributes: Mapping[str, Any]) -> Header:
     names = {field.name for field in fields(Header)}
-    entries = {}
-    for key in names & attributes.keys():
-        value = attributes[key]
-        entries[key] = value.item() if isinstance(value, np.generic) else value
+    entries = {key: np.asarray(attributes[key]).tolist() for key in names & attributes.keys()}
     kind = entries.get("kind")
     if not isinstance(entries.get("format"), int) or kind not in ("regions", "embeddings"):
         raise FeatureFileError(f"{path}: an HDF5 file, but not a boc feature file", MAKE)
@@ -242,10 +241,7 @@ def _arrays(path: Path, group: h5py.Group, prefix: str) -> Iterator[tuple[str, h
     for name in group:
         where = f"{prefix}{name}"
         if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-            raise FeatureFileError(
-                f"{path}: {where} is a link, but links are not supported",
-                MAKE,
-            )
+            raise FeatureFileError(f"{path}: {where} is a link, but links are not supported", MAKE)
         entry = group[name]
         if isinstance(entry, h5py.Group) and where.count("/") < 2:
             yield from _arrays(path, entry, f"{where}/")
@@ -283,15 +279,12 @@ def check_heaps(path: Path, file: h5py.File) -> Ints:
     a large file are not searched for heaps. Return the offsets of the heaps in the file.
     """
     with path.open("rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        # Heaps begin with a signature. In a sound file, they are located between the arrays.
+        # In a sound file, heaps are located between the arrays.
         marks = []
         begin = 0
         arrays = sorted(_numbers(file)) if len(data) > SCANNED else []
         for start, stop in [*arrays, (len(data), len(data))]:
-            place = data.find(b"GCOL\x01", begin, start)
-            while place >= 0:
-                marks.append(place)
-                place = data.find(b"GCOL\x01", place + 1, start)
+            marks += [found.start() for found in HEAP.finditer(data, begin, start)]
             begin = max(begin, stop)
         starts = np.array(marks, np.int64)
         view = np.frombuffer(data, np.uint8)

@@ -11,7 +11,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
@@ -20,7 +19,7 @@ from typing import Any
 
 from boc.atomic_files import json_sha256
 from boc.errors import BocError, SourceError, advice, leave_out, note
-from boc.inputs.archives import is_archive, members, opener
+from boc.inputs.archives import is_archive, members, opener, read_head
 from boc.inputs.captions import ADVICE, READERS, CaptionTable, read_table
 from boc.inputs.features import SUFFIXES, FeatureFile, is_embeddings
 from boc.inputs.file_facts import look
@@ -30,6 +29,7 @@ from boc.inputs.text_lines import read_ids
 from boc.paths import nfc, path_text, system_path
 from boc.types import MODALITIES, FieldType, Item
 
+JPEG = b"\xff\xd8\xff"  # first three bytes of a JPEG file
 UNREAD = (
     ".jxl",
     ".cr2",
@@ -376,13 +376,6 @@ def _may_be_picture(suffix: str) -> bool:
     return suffix in {"", *UNREAD} or kind.startswith(("image/", "video/"))
 
 
-def _is_jpeg(path: Path) -> bool:
-    """Return whether a file begins with the signature of a JPEG."""
-    with suppress(OSError), open(path, "rb", opener=opener) as file:
-        return file.read(3) == b"\xff\xd8\xff"
-    return False
-
-
 def _folder(
     folder: Path,
     table: CaptionTable,
@@ -400,7 +393,8 @@ def _folder(
 
     read = suffixes()
     counts = Counter(suffix(name) for name in inside.files)
-    counts[""] = sum(_is_jpeg(folder / name) for name in inside.files if not suffix(name))
+    plain = [folder / name for name in inside.files if not suffix(name)]
+    counts[""] = sum(read_head(path, 3) == JPEG for path in plain)
     others = set(filter(_may_be_picture, counts.keys() - read - HEIF))
     for unread, step in ((HEIF - read, GET_HEIF), (others, "convert pictures to JPEG or PNG")):
         left_out = [

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
-from boc.inputs.archives import opener
+from boc.inputs.archives import read_head
 from boc.inputs.images import passing_over
 from boc.paths import nfc, printable
 from boc.types import FieldType
@@ -69,7 +69,7 @@ def texts_of(path: Path, image: ImageFile, exif: Mapping[int, Any]) -> dict[str,
     order: a file beside the picture (``a.jpg.xmp``, ``a.xmp``), XMP in the picture, IPTC, EXIF."""
     from PIL.IptcImagePlugin import getiptcinfo
 
-    sources = list(map(_xmp_beside, sidecars(path)))
+    sources = [_xmp(read_head(beside, BYTES + 1)) for beside in sidecars(path)]
     sources.append(_xmp(image.info.get("xmp") or image.info.get("XML:com.adobe.xmp") or b""))
     with passing_over("IPTC"):
         found = getiptcinfo(image) or {}
@@ -114,12 +114,6 @@ def sidecars(path: Path | str) -> list[str]:
     """Return the paths of the XMP files beside a picture, whether or not they exist. The first file
     takes precedence over the second."""
     return [f"{path}.xmp", f"{splitext(path)[0]}.xmp"]  # noqa: PTH122
-
-
-def _xmp_beside(path: str) -> dict[str, list[str]]:
-    with suppress(OSError), open(path, "rb", opener=opener) as file:
-        return _xmp(file.read(BYTES + 1))
-    return {}
 
 
 def _xmp(data: bytes | str) -> dict[str, list[str]]:

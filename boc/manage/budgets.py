@@ -250,7 +250,10 @@ def _sample_of(
         scores = queries @ batch.embeddings.vectors.T
         near.add(scores, ids)
         if moved is not None:
-            alike = moved @ unit_rows(batch.embeddings.vectors).T > COPY
+            # In many spaces, all vectors share a direction, which makes any two items alike.
+            mean = moved.mean(axis=0)
+            rows = unit_rows(unit_rows(batch.embeddings.vectors) - mean)
+            alike = unit_rows(moved - mean) @ rows.T > COPY
             copies += alike.sum(axis=1)
             scores[alike] = -np.inf
             apart.add(scores, ids)

@@ -119,7 +119,7 @@ def build_index(
         of a copied index, otherwise "dot".
     vectors : "float16" or "int8", optional
         Type to which vectors are rounded; int8 needs half the space of float16. Default: the type
-        in the feature file.
+        in the file, but float16 for files of other programs that do not contain int8.
     concepts : "float16" or "int8", optional
         Type in which concept sets are stored. By default, they are stored as "float16", and only if
         ``rerank`` needs them.

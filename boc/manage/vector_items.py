@@ -37,9 +37,9 @@ class VectorItems:
     """Items and vectors from files that ``boc.inputs.vector_files`` reads.
 
     Vectors are scaled to unit length, unless their length is significant. ``stored_as`` is the type
-    in which an index stores the vectors by default: float16, or float32 if their length is
-    significant. ``failures`` contains an (id, reason) pair for each unusable row. Raises
-    SourceError if the files do not belong together.
+    in which an index stores the vectors by default: float32 if their length is significant, int8 if
+    the files contain int8, otherwise float16. ``failures`` contains an (id, reason) pair for each
+    unusable row. Raises SourceError if the files do not belong together.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -56,7 +56,9 @@ class VectorItems:
         source = json_sha256([[each.id, each.content, each.group] for of in lists for each in of])
         self.path = paths[0]
         self.failures: list[tuple[str, str]] = []
-        self.stored_as = "float32" if any(file.exact for file in files) else "float16"
+        self.stored_as = "int8" if all(file.rows.dtype == np.int8 for file in files) else "float16"
+        if any(file.exact for file in files):
+            self.stored_as = "float32"
         self.header = Header("embeddings", spec, json_sha256(width), width, "float32", source)
         self._parts = []
         for file, items in zip(files, lists, strict=True):

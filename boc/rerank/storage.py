@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from boc.types import Ragged, StoredConcepts
 from boc.vectors import Array, Floats, unit_rows
 
-LARGEST = np.float32(127)  # maximum magnitude of an int8 component
+LARGEST = np.float32(127)  # maximum int8 component
 SCALE = 4  # bytes per scale
 
 
@@ -55,27 +55,26 @@ def restore_rows(rows: Array) -> NDArray[np.floating[Any]]:
     return vectors
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def round_rows(rows: Floats) -> tuple[NDArray[np.int8], Floats]:
     """Round ``rows`` float32 (n, d) to int8 (n, d) with one scale per row, float32 (n,).
 
-    The scale is the maximum magnitude of the row divided by 127. The error of a component is at
-    most half of the scale, plus float32 rounding. Rounding a rounded row again returns the same
-    row. Rows whose components are all below about 2**-119 become zeros with scale 0; rows that
-    contain NaN, infinity or the maximum float32 become NaN.
+    If the components of a row are multiples (from -128 to 127) of the smallest magnitude except
+    zero, this magnitude is the scale, and the rounding is exact. Therefore the rows of an int8 file
+    are stored without loss. Otherwise, the scale is the maximum magnitude of the row divided by
+    127, and the error of a component is at most half of the scale, plus float32 rounding. Rounding
+    a rounded row again returns the same row. Rows whose components are all below about 2**-119
+    become zeros with scale 0; rows that contain NaN, infinity or the maximum float32 become NaN.
     """
-    scales = np.abs(rows).max(axis=1, initial=0).astype(np.float32) / LARGEST
+    sizes = np.abs(rows)
+    most = sizes.max(axis=1, initial=0)
+    units = sizes.min(axis=1, where=sizes > 0, initial=np.inf)
+    multiples = rows / units[:, None]
+    exact = ((multiples + 1e-3) % 1 < 2e-3) & (multiples > -128.5) & (multiples < 127.5)
     # Compute the scale as for a rounded row, which changes the last bit of a few scales.
-    with np.errstate(over="ignore"):
-        scales = scales * LARGEST / LARGEST
+    scales = most / LARGEST * LARGEST / LARGEST
+    scales = np.where(exact.all(axis=1) & (most > 1.5 * units), units, scales)
     scales[scales < np.finfo(np.float32).tiny] = 0
     scales[np.isinf(scales)] = np.nan
-    whole = np.zeros(rows.shape, np.float32)
-    units = scales[:, None]
-    np.divide(
-        rows,
-        units,
-        out=whole,
-        where=units > 0,
-    )
-    np.rint(whole, out=whole)
-    return whole.astype(np.int8), scales
+    units = np.where(scales > 0, scales, np.inf)
+    return np.rint(np.nan_to_num(rows / units[:, None])).astype(np.int8), scales

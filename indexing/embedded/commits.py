@@ -36,7 +36,7 @@ from boc.manifest import Manifest
 from boc.vectors import Array
 
 from . import fs
-from .npy_files import DAMAGED, Files, Output, load_array, name_of, reading
+from .npy_files import DAMAGED, Files, Output, name_of, reading
 
 _COMMIT = re.compile(r"commit-[0-9a-f]{16}\.json")
 _File: TypeAlias = Annotated[str, Meta(pattern=r"(?a)^[A-Za-z][\w.-]*(/\w[\w.-]*)?\Z")]
@@ -208,11 +208,6 @@ def keep_folder(stage: Path, kind: str, files: Files) -> tuple[str, Files]:
     if stage.exists():
         fs.rename(stage, home / name)
     return name, {f"{name}/{file}": entry for file, entry in files.items()}
-
-
-def load_codec(home: Path, commit: Commit) -> dict[str, Array]:
-    """Load the learned arrays of the codec in a commit."""
-    return {Path(name).stem: load_array(home / name) for name in commit.inside(commit.codec)}
 
 
 def sweep(home: Path, commits: Iterable[Commit], names: Iterable[str]) -> None:

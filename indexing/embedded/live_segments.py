@@ -62,7 +62,8 @@ class LiveSegment:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Snapshot of an index. The parts remain valid even if files are removed."""
+    """Snapshot of an index with the learned ``arrays`` of its codec. The parts remain valid even if
+    files are removed."""
 
     manifest: Manifest
     arrays: dict[str, Array]
@@ -80,12 +81,9 @@ def open_current(home: Path, *, scattered: bool = False) -> Snapshot:
     _, commit = commits.read_current(home)
     commits.check(home, commit)
     try:
-        return Snapshot(
-            commit.manifest,
-            commits.load_codec(home, commit),
-            open_parts(home, commit, scattered),
-            commit,
-        )
+        arrays = {Path(name).stem: load_array(home / name) for name in commit.inside(commit.codec)}
+        parts = open_parts(home, commit, scattered)
+        return Snapshot(commit.manifest, arrays, parts, commit)
     except (ValueError, IndexError) as error:
         raise ManifestError(
             f"{home}: damaged, its files do not match each other ({error})",

@@ -253,15 +253,14 @@ class EmbeddedWriter(_Writing):
         near[near] = self._hashes[places[near]] == asked[near]
         if not near.any() and self._buffer.place.keys().isdisjoint(ids):
             return []
+        self._wait()
+        parts = self._merger.parts
         return [
             key
             for key, maybe in zip(ids, near.tolist(), strict=True)
-            if key in self._buffer.place or (maybe and self._has(key))
+            if key in self._buffer.place
+            or (maybe and any(part.find(key) is not None for part in parts))
         ]
-
-    def _has(self, key: str) -> bool:
-        self._wait()
-        return any(part.find(key) is not None for part in self._merger.parts)
 
 
 class EmbeddedEditor(_Writing):

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 @click.option(
     "--vectors",
     type=click.Choice(VECTOR_DTYPES),
-    help="Type of the stored vectors [default: as in the feature file, otherwise float16].",
+    help="Type of the stored vectors [default: as in a feature file or an int8 file, otherwise "
+    "float16].",
 )
 @click.option(
     "--concepts",

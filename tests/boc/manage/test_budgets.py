@@ -31,15 +31,7 @@ def rows(n: int, seed: int, offset: float) -> np.ndarray:
     rng = default_rng(seed)
     centres = default_rng(0).normal(size=(60, DIM))
     made = centres[rng.integers(60, size=n)] + 0.7 * rng.normal(size=(n, DIM)) + offset
-    return np.asarray(
-        made
-        / np.linalg.norm(
-            made,
-            axis=1,
-            keepdims=True,
-        ),
-        np.float32,
-    )
+    return unit_rows(made.astype(np.float32))
 
 
 @pytest.fixture(scope="module")
@@ -150,14 +142,15 @@ def write_more(path: Path, vectors: np.ndarray) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("copies", [3, 20])
-def test_pictures_alone_choose_by_moved_pictures(copies: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("copies", "shared"), [(3, 0), (20, 0), (3, 0.4)])
+def test_pictures_alone_choose_by_moved_pictures(copies: int, shared: float, tmp_path: Path):
+    """``shared`` is added to all components, as if all vectors had a direction in common."""
     place = f"file:{tmp_path}"
     pictures = rows(PICTURES, 1, 0.3)
     pictures = np.repeat(pictures[: PICTURES // copies], copies, axis=0)
-    pictures = unit_rows(pictures + 0.01 * default_rng(1).normal(size=pictures.shape))
+    pictures = unit_rows(pictures + shared + 0.01 * default_rng(1).normal(size=pictures.shape))
     build_index("made", write_more(tmp_path / "alone.h5", pictures), at=place)
-    queries = rows(400, 3, -0.3)
+    queries = unit_rows(rows(400, 3, -0.3) + shared)
     best = np.argsort(-(queries @ pictures.T), axis=1)[:, :10]
     searcher = Searcher.open("made", place)
     told = searcher.index.manifest.recall

@@ -52,6 +52,18 @@ def test_two_arrays_and_a_list_of_captions_are_an_index(tmp_path: Path):
     assert again.stdout.startswith("mine is up to date")
 
 
+def test_an_index_of_8_bit_vectors_stores_8_bits_without_loss(tmp_path: Path):
+    rows = default_rng(0).integers(-128, 128, (300, 24), np.int8)
+    rows[:, 0] = 1
+    np.save(tmp_path / "rows.npy", rows)
+    build_index("mine", tmp_path / "rows.npy", at=f"file:{tmp_path / 'index'}", code="scalar:6")
+    index = Searcher.open("mine", f"file:{tmp_path / 'index'}").index
+    assert index.manifest.vector_dtype == "int8"
+    unit = rows / np.linalg.norm(rows.astype(float), axis=1, keepdims=True)
+    found = index.vectors([str(row) for row in range(300)])
+    np.testing.assert_allclose(found, unit, rtol=1e-6)
+
+
 @pytest.mark.parametrize("dtype", VECTOR_DTYPES)
 def test_terms_belong_to_the_rounded_vectors(tmp_path: Path, dtype: VectorDtype):
     rows = default_rng(0).standard_normal((300, 24)).astype(np.float32)
