@@ -4,7 +4,7 @@ folder is given."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -31,8 +31,9 @@ class Codebooks:
     ``alone`` ("no" context).
 
     ``self["with"]`` and ``self["no"]`` are clusters, "with-stop" and "no-stop" are clusters without
-    stop words, and "with-words" and "no-words" are the English dictionary. Cached files must have
-    the same size and sources; delete all other files.
+    stop words, and "with-words" and "no-words" are the English dictionary. A number at the end, as
+    in "with-stop.2", is the seed of the sample and of k-means, which is 0 by default. Cached files
+    must have the same size and sources; delete all other files.
     """
 
     def __init__(
@@ -59,7 +60,8 @@ class Codebooks:
                 self._books[name] = self._load(path)
             else:
                 click.echo(f"codebook {name}", err=True)
-                self._books[name] = self._make(*name.partition("-")[::2])
+                kind, _, seed = name.partition(".")
+                self._books[name] = self._make(*kind.partition("-")[::2], int(seed or 0))
                 if path is not None:
                     path.parent.mkdir(parents=True, exist_ok=True)
                     self._books[name].save(path)
@@ -67,7 +69,7 @@ class Codebooks:
 
     def _load(self, path: Path) -> Codebook:
         book = Codebook.load(path)
-        source = self.files[path.stem.partition("-")[0]]
+        source = self.files[path.stem.partition(".")[0].partition("-")[0]]
         if (
             book.options["clusters"] != self.size
             or source is None
@@ -79,17 +81,17 @@ class Codebooks:
         book.check(source.header.identity)
         return book
 
-    def _make(self, context: str, kind: str) -> Codebook:
+    def _make(self, context: str, kind: str, seed: int) -> Codebook:
         file = self.files[context]
         if file is None:
             raise click.UsageError(
                 f"no concepts {context} context; name the file that contains these concepts",
             )
-        makers: dict[str, Callable[[FeatureFile, int], Codebook]] = {
-            "words": dictionary,
-            "stop": without_stopwords,
-        }
-        return makers[kind](file, self.size) if kind else cluster([file], self.size)
+        if kind == "words":
+            return dictionary(file, self.size)
+        if kind == "stop" or seed:
+            return sampled(file, self.size, seed, stops=kind != "stop")
+        return cluster([file], self.size)
 
 
 def sentences(file: FeatureFile) -> Iterator[tuple[list[str], NDArray[np.float32]]]:
@@ -104,16 +106,17 @@ def sentences(file: FeatureFile) -> Iterator[tuple[list[str], NDArray[np.float32
         yield from zip(words, (concepts[i] for i in range(len(batch))), strict=True)
 
 
-def without_stopwords(file: FeatureFile, clusters: int) -> Codebook:
-    """Return a codebook built as by ``cluster``, but without the concepts of English stop words."""
+def sampled(file: FeatureFile, clusters: int, seed: int, *, stops: bool) -> Codebook:
+    """Return a codebook built as by ``cluster``, but with another seed, or without the concepts of
+    English stop words."""
     regions, words = (
         file.memory_map(modality, "ragged/concepts") for modality in ("image", "text")
     )
     rows = np.flatnonzero(
-        [keep for pieces, _ in sentences(file) for keep in carries_content(pieces)],
+        [stops or keep for pieces, _ in sentences(file) for keep in carries_content(pieces)],
     )
     size = len(regions) + len(rows)
-    chosen = np.sort(np.random.default_rng(0).choice(size, min(SAMPLE, size), replace=False))
+    chosen = np.sort(np.random.default_rng(seed).choice(size, min(SAMPLE, size), replace=False))
     of_regions = chosen[chosen < len(regions)]
     of_words = chosen[chosen >= len(regions)] - len(regions)
     points = np.concatenate([regions[of_regions], words[rows[of_words]]]).astype(np.float32)
@@ -121,11 +124,11 @@ def without_stopwords(file: FeatureFile, clusters: int) -> Codebook:
         "mode": "kmeans",
         "clusters": clusters,
         "sample": SAMPLE,
-        "seed": 0,
-        "drop_stopwords": True,
+        "seed": seed,
+        "drop_stopwords": not stops,
     }
     return Codebook(
-        kmeans(points, clusters),
+        kmeans(points, clusters, seed=seed),
         check_files([file]),
         sources_of([file]),
         options,

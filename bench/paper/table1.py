@@ -15,6 +15,9 @@ quantises before components are dropped, and without c-ReLU. Without c-ReLU, sca
 produces negative numbers, which cannot be term frequencies, so this row is the cosine of the
 vectors floor(1000 v).
 
+A row of a codebook made by k-means is the mean over ``--seeds`` codebooks with different seeds, and
+"seeds +-" is the standard deviation of the sum over these codebooks.
+
 A row contains the six recalls in percent, their sum and its standard error over pictures, and the
 paper's figures on COCO (5,000 pictures) and Flickr30K (10,000), which are based on other data and
 another TERN. A row with another model under "minus" contains differences on the same queries, and
@@ -62,6 +65,7 @@ COLUMNS = (
     *(f"{d} R@{k}" for d in RETRIEVED for k in CUTOFFS),
     "sum",
     "sum +-",
+    "seeds +-",
     *(
         f"paper {data} {d} R@{k}"
         for data in ("coco", "flickr30k")
@@ -145,16 +149,16 @@ first."""
 
 @dataclass(frozen=True)
 class Line:
-    """Table row for one model: the rank (from 0) of each query's first right item, for image and
-    for sentence retrieval."""
+    """Table row for one model: the rank (from 0) of each query's first right item with each
+    codebook, as arrays (codebooks, queries), for image and for sentence retrieval."""
 
     section: str
     model: str
     ranks: dict[Modality, NDArray[np.int64]]
 
     def hits(self) -> list[NDArray[np.int8]]:
-        """Return an array for each of the six recalls, with 1 for each query that finds a right
-        item and 0 for each other query."""
+        """Return an array (codebooks, queries) for each of the six recalls, with 1 for each query
+        that finds a right item and 0 for each other query."""
         return [
             (self.ranks[asking] < k).astype(np.int8)
             for asking in ("text", "image")
@@ -200,14 +204,18 @@ class Table:
         other = None
         if minus is not None:
             pairs = zip(line.hits(), minus.hits(), strict=True)
-            values = [more - less for more, less in pairs]
+            values = [more.mean(axis=0) - less.mean(axis=0) for more, less in pairs]
             section = PAIRS
             other = minus.model
         asking = [groups["text"]] * len(CUTOFFS) + [groups["image"]] * len(CUTOFFS)
-        recalls = [100 * float(column.mean(dtype=np.float64)) for column in values]
-        error = standard_error(list(zip(values, asking, strict=True)))
+        tables = [np.atleast_2d(table) for table in values]
+        sums = 100 * np.sum([table.mean(axis=1) for table in tables], axis=0)
+        columns = [table.mean(axis=0) for table in tables]
+        recalls = [100 * float(column.mean()) for column in columns]
+        error = standard_error(list(zip(columns, asking, strict=True)))
         texts = [f"{value:.2f}" for value in (*recalls, sum(recalls), error)]
-        return [section, line.model, other, *texts, *paper_cells(line.model, other)]
+        spread = f"{np.std(sums, ddof=1):.2f}" if len(sums) > 1 else None
+        return [section, line.model, other, *texts, spread, *paper_cells(line.model, other)]
 
     def _line(
         self,
@@ -218,11 +226,8 @@ class Table:
         positions: dict[Modality, NDArray[np.int64]] = {}
         for asking, target in DIRECTIONS:
             scores = encode(asking, "queries") @ encode(target, "documents").T
-            positions[asking] = ranks(
-                scores,
-                self.gallery.groups[asking],
-                self.gallery.groups[target],
-            )
+            found = ranks(scores, self.gallery.groups[asking], self.gallery.groups[target])
+            positions[asking] = found[None]
         return Line(section, model, positions)
 
 
@@ -241,6 +246,7 @@ def lines(
     alone_dev: Table | None,
     train: Sequence[Embeddings],
     books: Codebooks,
+    seeds: int,
 ) -> Iterator[Line]:
     """Yield the table lines."""
 
@@ -256,12 +262,17 @@ def lines(
         kind: type[HardAssignment | SoftAssignment] | None = None,
         **options: Any,
     ) -> Line:
-        step = (kind or (HardAssignment if section == HARD else SoftAssignment)).from_codebook(
-            books[book],
-            **options,
+        made = kind or (HardAssignment if section == HARD else SoftAssignment)
+        found = []
+        for seed in range(1 if book.endswith("words") else seeds):
+            step = made.from_codebook(books[f"{book}.{seed}" if seed else book], **options)
+            codec = SurrogateCodec([step, UnitNorm(), ScalarQuantizer(scale)])
+            found.append(table.code(section, model, codec.fit(*table.of.values())).ranks)
+        return Line(
+            section,
+            model,
+            {asking: np.concatenate([each[asking] for each in found]) for asking in found[0]},
         )
-        codec = SurrogateCodec([step, UnitNorm(), ScalarQuantizer(scale)])
-        return table.code(section, model, codec.fit(*table.of.values()))
 
     yield dev.dense(GLOBAL, "TERN")
     yield row(GLOBAL, "Deep Permutation", global_code("permutation", plain=True))
@@ -345,6 +356,7 @@ def lines(
 )
 @CLUSTERS
 @CODEBOOKS
+@click.option("--seeds", default=3, show_default=True, help="Number of codebooks per row.")
 def main(
     dev: Path,
     train: Path,
@@ -352,6 +364,7 @@ def main(
     alone_dev: Path | None,
     clusters: int,
     codebooks: Path | None,
+    seeds: int,
 ) -> None:
     """Print Table I of the Bag of Concepts paper on the embeddings in DEV."""
     with ExitStack() as stack:
@@ -369,7 +382,7 @@ def main(
             Writer(sys.stdout, __file__, click.get_current_context().params, COLUMNS),
         )
         lines_by_model = {}
-        for line in lines(table, Table(alone) if alone else None, sample, books):
+        for line in lines(table, Table(alone) if alone else None, sample, books, seeds):
             click.echo(line.model, err=True)
             out.write(*table.cells(line))
             lines_by_model[line.model] = line

@@ -155,7 +155,7 @@ def table1(rows: Rows) -> Table:
     for side in ("image", "sentence"):
         recalls = " / ".join(f"{{{side} R@{k}:.1f}}" for k in CUTOFFS)
         columns[f"{side} retrieval R@1 / 5 / 10"] = recalls
-    columns |= {"sum": "{sum:.1f}", "+-": "{sum +-:.1f}"}
+    columns |= {"sum": "{sum:.1f}", "+-": "{sum +-:.1f}", "seeds +-": "{seeds +-:.1f}"}
     lines = []
     section = ""
     for row in (row for row in rows.table if not row["minus"]):

@@ -16,7 +16,7 @@ from hypothesis import given, settings, strategies as st
 from numpy.random import default_rng
 from numpy.typing import NDArray
 
-from bench.paper.codebooks import dictionary, sentences, without_stopwords
+from bench.paper.codebooks import dictionary, sampled, sentences
 from boc.cli import CommandGroup
 from boc.cli.commands.build_codebook import command
 from boc.clustering.codebook import Codebook
@@ -287,7 +287,7 @@ def test_rescaled_codebook(two: Any):
 
 
 def test_bench_codebook_without_stop_words(two: Any):
-    made = without_stopwords(two[0], 99)
+    made = sampled(two[0], 99, 0, stops=False)
     assert sorted(names(made.centroids)) == [*ALL[:6], (1, 1), (1, 3)]
 
 
