@@ -7,10 +7,10 @@ ROWS are files from ``table1.py`` and ``sparsity_recall.py``. A claim is tested 
 contains the necessary rows. Differences are in percentage points (for table1, of the sum of the six
 recalls), with errors over pictures. p is computed from a normal distribution, with Holm's
 correction over all claims that are tested together. A claim with p below .05 holds or does not
-hold. Without a significant p, a claim that a code is better, or loses some amount, is a tie, and a
-claim that two codes are alike holds unless they differ by more than SAME points per recall. If the
-readings of a claim lead to different verdicts, a line reports that the paper is inconsistent,
-because no single reading fits its text, table and figure.
+hold. Without a significant p, a claim that a code is better, or loses some amount, is undecided,
+and a claim that two codes are alike holds unless they differ by more than SAME points per recall.
+If the readings of a claim lead to different verdicts, a line reports that the paper is
+inconsistent, because no single reading fits its text, table and figure.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ COLUMNS = (
 )
 HELD = "held"
 NOT = "not held"
-TIE = "tie"
+UNDECIDED = "undecided"
 TWO = "the paper is inconsistent here"
 Row = Mapping[str, str]
 
@@ -78,7 +78,7 @@ class Evidence(NamedTuple):
     def verdict(self, p: float) -> str:
         """Return the verdict for a corrected p-value."""
         if p >= LEVEL:
-            return HELD if self.tolerant else TIE
+            return HELD if self.tolerant else UNDECIDED
         return HELD if self.supported > 0 else NOT
 
 

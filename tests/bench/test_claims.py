@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from bench.paper import variants
-from bench.paper.claims import HELD, LEVEL, NOT, SAME, TIE, TWO, Evidence, verdicts
+from bench.paper.claims import HELD, LEVEL, NOT, SAME, TWO, UNDECIDED, Evidence, verdicts
 from bench.report.rows import Rows, read
 from boc.codecs import global_code
 from boc.types import Embeddings
@@ -38,7 +38,7 @@ def test_a_verdict_follows_from_support_and_p(
     )
     verdict = evidence.verdict(p)
     if p >= LEVEL:
-        assert verdict == (HELD if tolerant else TIE)
+        assert verdict == (HELD if tolerant else UNDECIDED)
     else:
         assert verdict == (HELD if supported > 0 else NOT)
     assert (

@@ -341,7 +341,7 @@ def test_table_one(mini: Path):
     # captions 40 + 2, 40 + 10 and 40 + 20 are right at 1, 5 and 10; a picture finds its own A at
     # once.
     row = only(rows, model="With context", minus="")
-    assert cells(row, *six, "sum") == [52.5, 62.5, 75, 100, 100, 100, 490]
+    assert cells(row, *six, "sum", "seeds +-") == [52.5, 62.5, 75, 100, 100, 100, 490, 0]
     # A picture of j = 0 has 6 hits of its captions, of j < 5 5, of j < 10 4, and else 3, 3.8 on
     # average: the error is (40 / 39 (2 * 2.2^2 + 8 * 1.2^2 + 10 * 0.2^2 + 20 * 0.8^2))^1/2 / 80.
     assert cells(row, "sum +-") == [7.42]
