@@ -6,7 +6,6 @@ from pathlib import Path
 
 from boc.atomic_files import check_writable
 from boc.errors import BocError
-from boc.inputs.archives import read_head
 
 HEAD = 65_536  # bytes at the beginning of a file by which its kind is recognised
 
@@ -35,7 +34,11 @@ def begins(*patterns: bytes) -> Callable[[Path], bool]:
     contain the other patterns near the beginning."""
 
     def ours(path: Path) -> bool:
-        head = read_head(path, HEAD)
+        try:
+            with path.open("rb") as handle:
+                head = handle.read(HEAD)
+        except OSError:
+            return False
         return head.startswith(patterns[0]) and all(pattern in head for pattern in patterns)
 
     return ours

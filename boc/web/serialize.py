@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from boc.codecs.surrogate_text import to_words
 from boc.explain.score import Explanation
 from boc.inputs.file_facts import visible_fields
 from boc.types import Item, TermMatrix
@@ -49,13 +51,8 @@ def thumb(id: str) -> str:
 def word_answers(terms: TermMatrix, words: Mapping[int, str]) -> list[Json]:
     """Return the words for a single row of terms, most frequent first, with ties ordered by
     term."""
-    pairs = sorted(
-        zip(terms.indices.tolist(), terms.data.tolist(), strict=True),
-        key=lambda pair: (-pair[1], pair[0]),
-    )
-    return [
-        {"word": words[term], "frequency": frequency} for term, frequency in pairs if term in words
-    ]
+    counts = Counter(to_words(terms, words)[0].split())
+    return [{"word": word, "frequency": frequency} for word, frequency in counts.items()]
 
 
 def explanation(result: Explanation) -> Json:
