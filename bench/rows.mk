@@ -28,7 +28,7 @@ ROWS ?= $(ALL)
 RACES := race-embedded race-composed race-elasticsearch race-opensearch race-elasticsearch-rounds
 COUNTS := 1000 10000 100000 1000000
 CODEBOOKS := centred rescaled words learned
-plain = --kind plain --clusters $(CLUSTERS)
+with = --kind plain --clusters $(CLUSTERS)
 centred := --kind centered --clusters 384
 rescaled := --kind rescaled --clusters 1000
 words := --kind words
@@ -159,12 +159,12 @@ $(OUT)/sparsity-teran.csv: $(F)/plain-photos-teran.h5 $(F)/train-plain-photos-te
 	$(call rows,paper.sparsity_recall $< --fit $(F)/train-plain-photos-teran.h5 --clusters $(CLUSTERS) $(FEW_SPARSITIES))
 $(OUT)/claims.csv: $(OUT)/table1.csv $(OUT)/sparsity-tern.csv $(OUT)/sparsity-teran.csv
 	$(call rows,paper.claims $^)
-$(OUT)/recall-postings-tern.csv: $(LEARNED) $(F)/plain.npz
-	$(call rows,paper.recall_postings $(T) $(FIT) $(FEW_TERMS) --codebook $(F)/plain.npz)
-$(F)/plain.npz $(CODEBOOKS:%=$(F)/%.npz): $(F)/%.npz: $(F)/train-photos.h5
+$(OUT)/recall-postings-tern.csv: $(LEARNED) $(F)/with.npz
+	$(call rows,paper.recall_postings $(T) $(FIT) $(FEW_TERMS) --codebook $(F)/with.npz)
+$(F)/with.npz $(CODEBOOKS:%=$(F)/%.npz): $(F)/%.npz: $(F)/train-photos.h5
 	$(BOC) build-codebook $< -o $@ $($*)
-$(OUT)/all-codes.csv: $(T) $(F)/plain.npz $(CODEBOOKS:%=$(F)/%.npz)
-	$(call rows,paper.all_codes $(T) $(FIT) --codebook $(F)/plain.npz $(foreach b,$(CODEBOOKS),--$(b) $(F)/$(b).npz) \
+$(OUT)/all-codes.csv: $(T) $(F)/with.npz $(CODEBOOKS:%=$(F)/%.npz)
+	$(call rows,paper.all_codes $(T) $(FIT) --codebook $(F)/with.npz $(foreach b,$(CODEBOOKS),--$(b) $(F)/$(b).npz) \
 		$(FEW_CODES))
 
 # Measure searches on painted scenes, whose contents are known, with the steps of make demo.

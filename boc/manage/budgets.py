@@ -52,7 +52,8 @@ servers re-rank only the given number of items."""
 MOVED = 0.65
 """Fraction of the difference between two items by which a third item is shifted."""
 COPY = 0.9
-"""Minimum cosine between an item and its near-duplicates."""
+"""Minimum cosine between an item and its near-duplicates, after subtracting the mean of the
+items."""
 COPIES = 50
 """Maximum number of near-duplicates of an item that are skipped to measure how well a query finds
 other items."""
@@ -244,16 +245,18 @@ def _sample_of(
     near = _Nearest(len(queries))
     apart = _Nearest(len(queries))
     copies = np.zeros(len(queries), np.int64)
+    if moved is not None:
+        # In many spaces, all vectors share a direction, which makes any two items alike.
+        mean = moved.mean(axis=0)
+        moved = unit_rows(moved - mean)
     for _, _, read in source.lazy_batches(find, BATCH, sets=False):
         batch = read()
         ids = np.array([item.id for item in batch.items], object)
         scores = queries @ batch.embeddings.vectors.T
         near.add(scores, ids)
         if moved is not None:
-            # In many spaces, all vectors share a direction, which makes any two items alike.
-            mean = moved.mean(axis=0)
             rows = unit_rows(unit_rows(batch.embeddings.vectors) - mean)
-            alike = unit_rows(moved - mean) @ rows.T > COPY
+            alike = moved @ rows.T > COPY
             copies += alike.sum(axis=1)
             scores[alike] = -np.inf
             apart.add(scores, ids)
